@@ -1,0 +1,7 @@
+//! Skeleton.
+
+/// Runs the command line.
+#[must_use]
+pub fn main() -> std::process::ExitCode {
+    std::process::ExitCode::SUCCESS
+}

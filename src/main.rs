@@ -1,0 +1,5 @@
+//! Starts the command line, nothing else.
+
+fn main() -> std::process::ExitCode {
+    meshgate::cli::main()
+}

@@ -1,0 +1,151 @@
+//! One struct of truth per cluster; the API, the CLI and the metrics all read it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+/// The life of a cluster as seen from here (DESIGN.md, "State of one peer").
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ClusterState {
+    /// Named by a file, not begun.
+    #[default]
+    Configured,
+    /// Resolving, dialling, shaking hands.
+    Connecting,
+    /// Waiting for the cluster's configuration.
+    ReadingConfig,
+    /// Waiting for the announced canary.
+    AwaitingCanary,
+    /// The first list is running.
+    Listing,
+    /// Complete and live.
+    Synced,
+    /// Was synced; the connection is lost; what is known is kept.
+    Reconnecting,
+    /// Must not be used; the last error says why.
+    Refused,
+}
+
+impl ClusterState {
+    /// All states, in order.
+    pub const ALL: [Self; 8] = [
+        Self::Configured,
+        Self::Connecting,
+        Self::ReadingConfig,
+        Self::AwaitingCanary,
+        Self::Listing,
+        Self::Synced,
+        Self::Reconnecting,
+        Self::Refused,
+    ];
+
+    /// The state's name in metrics, API and CLI.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Configured => "configured",
+            Self::Connecting => "connecting",
+            Self::ReadingConfig => "reading-config",
+            Self::AwaitingCanary => "awaiting-canary",
+            Self::Listing => "listing",
+            Self::Synced => "synced",
+            Self::Reconnecting => "reconnecting",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// What went wrong last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastError {
+    /// Bounded set of names; a metric label.
+    pub reason: &'static str,
+    /// In plain words.
+    pub message: String,
+    /// What to do.
+    pub hint: String,
+    /// When.
+    pub at: SystemTime,
+}
+
+/// An entry that was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RejectExample {
+    /// Bounded set of names; a metric label.
+    pub reason: &'static str,
+    /// The key, escaped, shortened.
+    pub key: String,
+    /// What was wrong, in plain words.
+    pub detail: String,
+    /// When.
+    pub at: SystemTime,
+}
+
+/// Everything there is to say about one cluster.
+#[derive(Clone, Debug, Default)]
+pub struct ClusterStatus {
+    /// Ours, not a peer.
+    pub local: bool,
+    /// 0 while unknown.
+    pub cluster_id: u16,
+    /// Where it is in its life.
+    pub state: ClusterState,
+    /// Since when.
+    pub since: Option<SystemTime>,
+    /// The stage of connecting or syncing, in a word.
+    pub stage: &'static str,
+    /// The endpoint in use, or tried last.
+    pub endpoint: String,
+    /// The etcd's own cluster ID, 0 while unknown.
+    pub etcd_cluster_id: u64,
+    /// The etcd's version.
+    pub etcd_version: String,
+    /// Highest revision applied.
+    pub revision: i64,
+    /// Identities held.
+    pub identities: u64,
+    /// Their checksum.
+    pub checksum: u64,
+    /// Complete at some time since start; stays true while reconnecting.
+    pub synced_once: bool,
+    /// Failures since start.
+    pub failures: u64,
+    /// The last one.
+    pub last_error: Option<LastError>,
+    /// Refused entries by reason, since start.
+    pub rejects: BTreeMap<&'static str, u64>,
+    /// The last few of them.
+    pub reject_examples: Vec<RejectExample>,
+    /// When the last change came.
+    pub last_event: Option<SystemTime>,
+    /// Value of the heartbeat key, and when it was seen.
+    pub last_heartbeat: Option<SystemTime>,
+}
+
+/// The status of every cluster, by name; cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct StatusBoard(Arc<Mutex<BTreeMap<String, ClusterStatus>>>);
+
+impl StatusBoard {
+    /// Changes one cluster's status, making it if it is new. Setting `state` is the caller's; `since` follows by itself.
+    pub fn update(&self, cluster: &str, change: impl FnOnce(&mut ClusterStatus)) {
+        let mut board = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let status = board.entry(cluster.to_owned()).or_default();
+        let before = status.state;
+        change(status);
+        if status.since.is_none() || status.state != before {
+            status.since = Some(SystemTime::now());
+        }
+    }
+
+    /// Forgets a cluster.
+    pub fn remove(&self, cluster: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(cluster);
+    }
+
+    /// A copy of everything.
+    #[must_use]
+    pub fn snapshot(&self) -> BTreeMap<String, ClusterStatus> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}

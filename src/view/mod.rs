@@ -1,0 +1,22 @@
+//! Versions and diffs: the picture of the mesh that subscribers see.
+//!
+//! A [`ClusterView`] is one immutable version of one cluster's identities; a [`ClusterBuilder`] makes the next one; a
+//! [`View`] publishes versions joined into a [`MeshView`] with one atomic swap. Knows only `identity`.
+
+mod builder;
+mod checksum;
+mod cluster;
+mod diff;
+mod entry;
+mod index;
+mod interner;
+mod mesh;
+mod pages;
+
+pub use builder::{BuildError, ClusterBuilder, Effect};
+pub use checksum::contribution;
+pub use cluster::{ClusterView, SourcePosition, SyncState};
+pub use diff::{Change, diff};
+pub use entry::{Identity, Label};
+pub use interner::Interner;
+pub use mesh::{MeshView, View};
