@@ -1,5 +1,7 @@
 //! Skeleton.
 
+pub mod certs;
+
 /// Runs the command line.
 #[must_use]
 pub fn main() -> std::process::ExitCode {
