@@ -254,7 +254,7 @@ fn the_example_file_is_whole_and_shows_the_defaults() {
         .lines()
         .filter_map(|line| line.strip_prefix("# e.g. ").or_else(|| line.strip_prefix("# ")).or(Some(line)))
         .filter(|line| line.split_once(": ").is_some_and(|(key, _)| settings::named(key).is_some()))
-        .map(|line| format!("{line}\n"))
+        .flat_map(|line| [line, "\n"])
         .collect();
     let shown = sources::parse_file(path, &uncommented, &mut problems);
     assert_eq!(problems, []);
@@ -267,9 +267,8 @@ fn the_example_file_is_whole_and_shows_the_defaults() {
             assert_eq!(shown.raw, sources::Raw::Text(default.to_owned()), "{}", setting.name);
         }
     }
-    let mut flags = Flags::default();
-    flags.layer = given;
-    let config = Config::load(flags, &Environment::default()).expect("the example is a whole configuration");
+    let config = Config::load(Flags { layer: given, config: None }, &Environment::default())
+        .expect("the example is a whole configuration");
     assert_eq!(config.cluster.name.as_str(), "cluster-a");
 }
 
