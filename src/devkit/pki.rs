@@ -16,9 +16,9 @@ use rcgen::{
 use tempfile::{NamedTempFile, TempDir};
 
 /// Validity of what does not ask for another one. A development CA should die before anyone relies on it.
-const DEFAULT_VALIDITY: Duration = Duration::from_secs(365 * 24 * 3600);
+const DEFAULT_VALIDITY: Duration = Duration::from_hours(365 * 24);
 /// Certificates begin in the past, for clocks that disagree a little.
-const BACKDATE: Duration = Duration::from_secs(3600);
+const BACKDATE: Duration = Duration::from_hours(1);
 
 /// Why a certificate could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -89,7 +89,7 @@ impl CertSpec {
         }
     }
 
-    /// A server on this machine: `localhost`, 127.0.0.1 and ::1. `name` is also the stem of the files.
+    /// A server on this machine: `localhost`, `127.0.0.1` and `::1`. `name` is also the stem of the files.
     #[must_use]
     pub fn server(name: &str) -> Self {
         Self::new(name, Usage::Server)

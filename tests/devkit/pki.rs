@@ -55,7 +55,7 @@ fn names_are_in_the_certificate() {
 #[test]
 fn makes_bad_certificates_on_request() {
     let pki = Pki::temporary().unwrap();
-    let hour = Duration::from_secs(3600);
+    let hour = Duration::from_hours(1);
     let bad = [
         CertSpec::client("expired").not_before(SystemTime::now() - 2 * hour).not_after(SystemTime::now() - hour),
         CertSpec::client("early").not_before(SystemTime::now() + hour),

@@ -242,7 +242,7 @@ impl EtcdServer {
         if let Some(files) = self.client_certs() {
             for (field, path) in [("trusted-ca-file", &files.ca), ("cert-file", &files.cert), ("key-file", &files.key)]
             {
-                yaml += &format!("{field}: '{}'\n", path.display());
+                yaml.extend([field, ": '", &path.display().to_string(), "'\n"]);
             }
         }
         yaml
