@@ -40,7 +40,7 @@ pub struct ClusterBuilder {
     /// What a running re-list has seen, a bit a number.
     seen: Option<Box<[u64]>>,
     dirty: bool,
-    /// Kept for its allocation.
+    /// Empty between calls; kept for its allocation.
     scratch: Vec<Label>,
 }
 
@@ -80,10 +80,11 @@ impl ClusterBuilder {
             .intern(key_string, &mut self.scratch)
             .map_err(|LabelTooLong| BuildError::LabelTooLong(number))?;
         if held.is_some_and(|held| held.key_hash() == key_hash && held.labels() == self.scratch) {
+            self.scratch.clear();
             self.mark_seen(offset);
             return Ok(Effect::Unchanged);
         }
-        let identity = Identity::new(number, revision, key_hash, &self.scratch);
+        let identity = Identity::new(number, revision, key_hash, &mut self.scratch);
         self.next.checksum = self.next.checksum.wrapping_add(identity.contribution());
         let replaced = self.next.pages.insert(offset, identity);
         let effect = match replaced {

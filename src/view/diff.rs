@@ -23,10 +23,12 @@ pub fn diff<'a>(old: Option<&'a ClusterView>, new: &'a ClusterView) -> impl Iter
         old.is_none_or(|old| old.id == new.id && old.name == new.name),
         "a difference is between versions of one cluster"
     );
-    Pages::differing_leaves(old.map_or(&NOTHING, |old| &old.pages), &new.pages).flatten().filter_map(|pair| match pair {
-        (Some(old), Some(new)) => (old != new).then_some(Change::Upserted(new)),
-        (None, Some(new)) => Some(Change::Upserted(new)),
-        (Some(old), None) => Some(Change::Removed(old.number())),
-        (None, None) => None,
-    })
+    Pages::differing_leaves(old.map_or(&NOTHING, |old| &old.pages), &new.pages).flatten().filter_map(
+        |pair| match pair {
+            (Some(old), Some(new)) => (old != new).then_some(Change::Upserted(new)),
+            (None, Some(new)) => Some(Change::Upserted(new)),
+            (Some(old), None) => Some(Change::Removed(old.number())),
+            (None, None) => None,
+        },
+    )
 }

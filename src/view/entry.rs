@@ -99,8 +99,9 @@ struct EntryHeader {
 }
 
 impl Identity {
-    pub(super) fn new(number: NumericIdentity, revision: i64, key_hash: u64, labels: &[Label]) -> Self {
-        Self(ThinArc::from_header_and_iter(EntryHeader { key_hash, revision, number }, labels.iter().cloned()))
+    /// Takes the labels out of `labels`, whose allocation the caller keeps.
+    pub(super) fn new(number: NumericIdentity, revision: i64, key_hash: u64, labels: &mut Vec<Label>) -> Self {
+        Self(ThinArc::from_header_and_iter(EntryHeader { key_hash, revision, number }, labels.drain(..)))
     }
 
     /// Its number.

@@ -8,9 +8,7 @@ use tokio::sync::watch;
 
 use super::cluster::ClusterView;
 use super::entry::Identity;
-use crate::identity::{
-    CLUSTER_LABEL_KEY, ClusterId, MaxConnectedClusters, NumericIdentity, Scope, labels_of,
-};
+use crate::identity::{CLUSTER_LABEL_KEY, ClusterId, MaxConnectedClusters, NumericIdentity, Scope, labels_of};
 
 /// Cluster IDs a row of the table.
 const ROW: usize = 16;

@@ -104,8 +104,12 @@ impl Pages {
     pub(super) fn iter_from(&self, offset: u32) -> impl Iterator<Item = &Identity> {
         let (first_branch, first_leaf) = ((offset / PER_BRANCH) as usize, (offset % PER_BRANCH / WIDTH) as usize);
         let bit = offset % WIDTH;
-        self.branches.iter().enumerate().skip(first_branch).filter_map(|(at, branch)| Some((at, branch.as_ref()?))).flat_map(
-            move |(branch_at, branch)| {
+        self.branches
+            .iter()
+            .enumerate()
+            .skip(first_branch)
+            .filter_map(|(at, branch)| Some((at, branch.as_ref()?)))
+            .flat_map(move |(branch_at, branch)| {
                 let skip = if branch_at == first_branch { first_leaf } else { 0 };
                 branch.iter().enumerate().skip(skip).filter_map(|(at, leaf)| Some((at, leaf.as_ref()?))).flat_map(
                     move |(leaf_at, leaf)| {
@@ -113,8 +117,7 @@ impl Pages {
                         leaf.from_bit(if is_first { bit } else { 0 })
                     },
                 )
-            },
-        )
+            })
     }
 
     /// The leaves in which two tables differ, side by side, ascending; what the two share is skipped unread.

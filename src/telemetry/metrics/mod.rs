@@ -47,6 +47,7 @@ impl Metrics {
     }
 
     /// The counters of one cluster, made at first use. Keep the handle rather than ask for each event.
+    #[must_use]
     pub fn cluster(&self, name: &str) -> ClusterMetrics {
         self.0.clusters.get(name)
     }

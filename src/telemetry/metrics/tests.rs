@@ -92,7 +92,7 @@ fn a_removed_cluster_leaves_no_series_and_returns_at_zero() {
     stale.reject("out-of-range");
     assert!(!metrics.scrape().contains(r#"cluster="there""#));
 
-    metrics.cluster("there");
+    let _kept = metrics.cluster("there");
     let scrape = metrics.scrape();
     assert!(scrape.contains(r#"meshgate_events_total{cluster="there",kind="upsert"} 0"#));
     assert!(!scrape.contains(r#"meshgate_rejects_total{cluster="there""#));
