@@ -340,7 +340,8 @@ fn security(r: &mut Resolver, listen: Option<SocketAddr>, plaintext: bool) -> Op
         r.problems.push(Problem {
             place: missing.join(", "),
             what: "the gRPC API is served over mutual TLS, and this is not given".to_owned(),
-            advice: "give it (`meshgate certs` makes a set for development), or plaintext on a loopback address".to_owned(),
+            advice: "give it (`meshgate certs` makes a set for development), or plaintext on a loopback address"
+                .to_owned(),
         });
     }
     let [(_, cert), (_, key), (_, client_ca)] = files;
