@@ -2,48 +2,54 @@
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use anstream::println;
 use anstyle::Style;
 use anyhow::{Context, ensure};
 
+use super::{FAILURE, fail};
 use crate::devkit::{CertSpec, Pki};
 
 const BOLD: Style = Style::new().bold();
 const DIMMED: Style = Style::new().dimmed();
 
 /// Makes a development CA and certificates of it. For real clusters, use the CA that they have.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Args {
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
     /// Folder for the files; made where it is missing
     #[arg(long, value_name = "FOLDER", default_value = "certs")]
-    pub dir: PathBuf,
+    dir: PathBuf,
     /// DNS name of the server, beside `localhost`; may be repeated
     #[arg(long, value_name = "NAME")]
-    pub dns: Vec<String>,
+    dns: Vec<String>,
     /// Address of the server, beside 127.0.0.1 and ::1; may be repeated
     #[arg(long, value_name = "ADDRESS")]
-    pub ip: Vec<IpAddr>,
+    ip: Vec<IpAddr>,
     /// Common name of the client
     #[arg(long, value_name = "NAME", default_value = "meshgate-client")]
-    pub client_name: String,
+    client_name: String,
     /// URI name of the client, such as spiffe://mesh.example/agent; may be repeated
     #[arg(long, value_name = "URI")]
-    pub client_uri: Vec<String>,
+    client_uri: Vec<String>,
     /// Days until the certificates expire
     #[arg(long, value_name = "DAYS", default_value_t = 90, value_parser = clap::value_parser!(u32).range(1..=365))]
-    pub days: u32,
+    days: u32,
     /// Replace files of an earlier run; what was issued by the earlier CA is worthless then
     #[arg(long)]
-    pub force: bool,
+    force: bool,
 }
 
-/// Makes the files and says which.
-///
-/// # Errors
-/// Files are there already and `--force` is not, or they cannot be written.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+/// Runs the command.
+pub(super) fn run(args: &Args) -> ExitCode {
+    match make(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(FAILURE, &format_args!("{error:#}")),
+    }
+}
+
+fn make(args: &Args) -> anyhow::Result<()> {
     let made = |stem: &str| ["crt", "key"].map(|kind| args.dir.join(format!("{stem}.{kind}")));
     let targets = [args.dir.join("ca.crt")].into_iter().chain(made("server")).chain(made("client"));
     for path in targets {

@@ -1,5 +1,6 @@
 //! The command line: one file a subcommand. Prints; turns results into exit codes.
 
+mod certs;
 mod run;
 
 use std::future::Future;
@@ -20,6 +21,8 @@ struct Cli {
 enum Command {
     /// Runs the gateway.
     Run(run::Args),
+    /// Makes development certificates.
+    Certs(certs::Args),
 }
 
 /// Something failed, in the world or in us.
@@ -27,13 +30,12 @@ const FAILURE: u8 = 1;
 /// The command line or the configuration is wrong; clap uses the same.
 const USAGE: u8 = 2;
 
-pub mod certs;
-
 /// Runs the command line.
 #[must_use]
 pub fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run(args) => run::run(args),
+        Command::Certs(args) => certs::run(&args),
     }
 }
 

@@ -1,44 +1,49 @@
 //! `meshgate certs`.
 
-use meshgate::cli::certs::{Args, run};
+use std::path::Path;
+use std::process::{Command, Output};
 
-fn args(dir: &std::path::Path) -> Args {
-    Args {
-        dir: dir.join("certs"),
-        dns: vec!["gateway.mesh.example".to_owned()],
-        ip: vec!["10.0.0.1".parse().unwrap()],
-        client_name: "agent".to_owned(),
-        client_uri: vec!["spiffe://mesh.example/agent".to_owned()],
-        days: 1,
-        force: false,
-    }
+fn certs(dir: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_meshgate")).args(["certs", "--dir"]).arg(dir).args(args).output().unwrap()
 }
 
 #[test]
 fn makes_all_files_and_overwrites_none_unless_forced() {
-    let dir = tempfile::tempdir().unwrap();
-    let args = args(dir.path());
-    run(&args).unwrap();
-    let read = |name: &str| std::fs::read(args.dir.join(name)).unwrap();
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("certs");
+    let made = certs(&dir, &["--dns", "gateway.mesh.example", "--client-uri", "spiffe://mesh.example/agent"]);
+    let said = String::from_utf8(made.stdout).unwrap();
+    assert!(made.status.success() && said.contains("gateway.mesh.example") && said.contains("spiffe://"), "{said}");
+    let read = |name: &str| std::fs::read(dir.join(name)).unwrap();
     for name in ["ca.crt", "server.crt", "server.key", "client.crt", "client.key"] {
         assert!(read(name).starts_with(b"-----BEGIN"), "{name}");
     }
+
     let before = read("server.key");
-    let refused = run(&args).unwrap_err().to_string();
-    assert!(refused.contains("ca.crt exists; --force"), "{refused}");
+    let refused = certs(&dir, &[]);
+    let why = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(why.starts_with("error: ") && why.contains("ca.crt exists; --force"), "{why}");
+    // Even one file of another origin is not overwritten.
+    std::fs::remove_file(dir.join("ca.crt")).unwrap();
+    assert!(String::from_utf8(certs(&dir, &[]).stderr).unwrap().contains("server.crt exists"));
     assert_eq!(read("server.key"), before);
 
-    // Even one file of another origin is not overwritten.
-    std::fs::remove_file(args.dir.join("ca.crt")).unwrap();
-    assert!(run(&args).unwrap_err().to_string().contains("server.crt exists"));
-    run(&Args { force: true, ..args.clone() }).unwrap();
+    assert!(certs(&dir, &["--force"]).status.success());
     assert_ne!(read("server.key"), before);
 }
 
 #[test]
 fn says_which_name_cannot_be_in_a_certificate() {
-    let dir = tempfile::tempdir().unwrap();
-    let bad = Args { dns: vec!["gâteway".to_owned()], ..args(dir.path()) };
-    let refused = format!("{:#}", run(&bad).unwrap_err());
-    assert!(refused.contains("server"), "{refused}");
+    let temp = tempfile::tempdir().unwrap();
+    let refused = certs(temp.path(), &["--dns", "gâteway"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let why = String::from_utf8(refused.stderr).unwrap();
+    assert!(why.lines().count() == 1 && why.contains("server"), "{why}");
+}
+
+#[test]
+fn a_wrong_flag_is_a_usage_error() {
+    let temp = tempfile::tempdir().unwrap();
+    assert_eq!(certs(temp.path(), &["--days", "0"]).status.code(), Some(2));
 }
