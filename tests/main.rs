@@ -1,4 +1,5 @@
 //! Black-box tests against real etcds; `support` runs them.
 
 mod devkit;
+mod gateway;
 mod support;
