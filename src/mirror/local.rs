@@ -62,15 +62,15 @@ impl LocalCluster {
 
     async fn live(&mut self) {
         loop {
-            let session = self.dialer.connect(&mut self.reporter).await;
+            let session = self.dialer.connect(&self.reporter).await;
             let since = Instant::now();
-            let error = self.follower.follow(&session, &mut self.reporter).await;
+            let error = self.follower.follow(&session, &self.reporter).await;
             let live_for = self.follower.is_live().then(|| since.elapsed());
-            self.follower.break_off(&mut self.reporter);
+            self.follower.break_off(&self.reporter);
             drop(session);
             self.reporter.failure(Failure::from(&error));
             self.reporter.connecting();
-            self.dialer.pause_after(&error, live_for).await;
+            self.dialer.pause_after(error.is_retryable(), live_for).await;
         }
     }
 }
