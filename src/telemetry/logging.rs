@@ -36,11 +36,11 @@ impl LogFilter {
         let directive_is_plausible = |part: &str| part.contains('=') || LEVELS.contains(&part.to_lowercase().as_str());
         if text.is_empty() || !text.split(',').map(str::trim).all(directive_is_plausible) {
             return Err(format!(
-                "`{text}` is neither a level ({}) nor directives like info,meshgate::kvstore=debug",
+                "neither a level ({}) nor directives like info,meshgate::kvstore=debug",
                 LEVELS.join(", ")
             ));
         }
-        EnvFilter::builder().parse(text).map_err(|error| format!("`{text}` is no log filter: {error}"))?;
+        EnvFilter::builder().parse(text).map_err(|error| format!("not a log filter: {error}"))?;
         Ok(Self(if text.contains('=') { text.to_owned() } else { text.to_lowercase() }))
     }
 
