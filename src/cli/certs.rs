@@ -24,13 +24,13 @@ pub(super) struct Args {
     /// DNS name of the server, beside `localhost`; may be repeated
     #[arg(long, value_name = "NAME")]
     dns: Vec<String>,
-    /// Address of the server, beside 127.0.0.1 and ::1; may be repeated
+    /// Address of the server, beside `127.0.0.1` and `::1`; may be repeated
     #[arg(long, value_name = "ADDRESS")]
     ip: Vec<IpAddr>,
     /// Common name of the client
     #[arg(long, value_name = "NAME", default_value = "meshgate-client")]
     client_name: String,
-    /// URI name of the client, such as spiffe://mesh.example/agent; may be repeated
+    /// URI name of the client, such as `spiffe://mesh.example/agent`; may be repeated
     #[arg(long, value_name = "URI")]
     client_uri: Vec<String>,
     /// Days until the certificates expire

@@ -1,6 +1,6 @@
 //! Drives a list-and-watch into the view: one cluster, one prefix, any number of sessions.
 
-use std::time::Instant;
+use tokio::time::Instant;
 
 use super::apply::{Mirror, Outcome, Publication};
 use super::report::Reporter;

@@ -1,8 +1,7 @@
 //! Our own cluster: the same machinery on our own etcd, with no configuration to read and no canary to wait for. What was
 //! synced once is shown for as long as the gateway runs, whether the etcd is there or not.
 
-use std::time::Instant;
-
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::admission::Admission;

@@ -230,3 +230,79 @@ impl<F: Fn(ClusterName, watch::Receiver<Desired>) -> Task> Crew<F> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::Mutex;
+
+    use super::super::directory::tests::file;
+    use super::*;
+
+    fn name(name: &str) -> ClusterName {
+        ClusterName::new(name).unwrap()
+    }
+
+    type Receiver = watch::Receiver<Desired>;
+
+    /// Tasks that do what the test scripted, one entry a start, and otherwise wait for the removal of their file.
+    fn crew(
+        script: Vec<fn(Receiver) -> Task>,
+    ) -> (Crew<impl Fn(ClusterName, Receiver) -> Task>, watch::Receiver<usize>) {
+        let started = watch::Sender::new(0);
+        let starts = started.subscribe();
+        let script = Mutex::new(VecDeque::from(script));
+        let crew = Crew::new(StatusBoard::default(), move |_, desired: Receiver| {
+            started.send_modify(|count| *count += 1);
+            let scripted = script.lock().unwrap().pop_front();
+            scripted.unwrap_or(obedient)(desired)
+        });
+        (crew, starts)
+    }
+
+    fn obedient(mut desired: Receiver) -> Task {
+        Box::pin(async move {
+            let _ = desired.wait_for(Option::is_none).await;
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_panics_starts_again_and_others_do_not_notice() {
+        let (mut crew, starts) = crew(vec![|_| Box::pin(async { panic!("scripted") })]);
+        crew.present(name("bad"), file(1));
+        crew.present(name("good"), file(2));
+        let ended = crew.next_end().await;
+        crew.reap(ended);
+        assert_eq!(*starts.borrow(), 3);
+        assert_eq!(crew.tasks.len(), 2);
+        let board = crew.board.snapshot();
+        assert_eq!(board["bad"].last_error.as_ref().unwrap().reason, "internal");
+        assert!(board["good"].last_error.is_none());
+        crew.removed(&name("bad"));
+        let ended = crew.next_end().await;
+        crew.reap(ended);
+        assert_eq!(crew.members.keys().map(ClusterName::as_str).collect::<Vec<_>>(), ["good"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_file_that_comes_back_while_its_peer_drains_starts_it_again() {
+        let (mut crew, starts) = crew(vec![]);
+        crew.present(name("blue"), file(1));
+        crew.removed(&name("blue"));
+        let ended = crew.next_end().await;
+        crew.present(name("blue"), file(2));
+        crew.reap(ended);
+        assert_eq!((*starts.borrow(), crew.tasks.len()), (2, 1));
+        crew.removed(&name("blue"));
+        let ended = crew.next_end().await;
+        crew.reap(ended);
+        assert!(crew.members.is_empty() && crew.names.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn r04_stopping_does_not_wait_for_a_task_that_hangs() {
+        let (mut crew, _) = crew(vec![|_| Box::pin(std::future::pending())]);
+        crew.present(name("hung"), file(1));
+        crew.stop().await;
+    }
+}
