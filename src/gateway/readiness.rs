@@ -13,7 +13,7 @@ use crate::telemetry::{ClusterState, ClusterStatus, Guard, Readiness, StatusBoar
 pub(super) fn await_local(readiness: &Readiness, board: &StatusBoard, cluster: &str) -> Guard {
     let (board, cluster) = (board.clone(), cluster.to_owned());
     readiness.guard_with("local-store", move || {
-        board.snapshot().get(&cluster).map_or_else(|| "not begun".to_owned(), |status| explain(status))
+        board.snapshot().get(&cluster).map_or_else(|| "not begun".to_owned(), explain)
     })
 }
 
