@@ -69,7 +69,9 @@ fn check_diff(old: &ClusterView, old_model: &Model, new: &ClusterView, new_model
     // Told in parts, the difference is the same, wherever the parts end.
     let whole: Vec<_> = diff(Some(old), new).map(|change| change.number()).collect();
     for (at, after) in whole.iter().enumerate() {
-        assert!(diff_after(Some(old), new, Some(*after)).map(|change| change.number()).eq(whole[at + 1..].iter().copied()));
+        assert!(
+            diff_after(Some(old), new, Some(*after)).map(|change| change.number()).eq(whole[at + 1..].iter().copied())
+        );
     }
 }
 
