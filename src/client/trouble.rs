@@ -62,7 +62,8 @@ impl ClientError {
     }
 
     /// From what a call returned.
-    pub(super) fn of_status(address: &str, status: &Status) -> Self {
+    #[must_use]
+    pub fn of_status(address: &str, status: &Status) -> Self {
         // A status without a cause came over the wire; with one, it was made here because the wire failed.
         match status.source() {
             Some(source) => Self::of_transport(address, source),
