@@ -4,4 +4,5 @@
 
 mod devkit;
 mod gateway;
+mod peer;
 mod support;

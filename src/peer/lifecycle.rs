@@ -47,8 +47,8 @@ impl Default for PeerTiming {
             poll: Duration::from_secs(5),
             wait_poll: Duration::from_millis(500),
             // Cilium's.
-            config_wait: Duration::from_secs(180),
-            canary_wait: Duration::from_secs(600),
+            config_wait: Duration::from_mins(3),
+            canary_wait: Duration::from_mins(10),
         }
     }
 }

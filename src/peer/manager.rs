@@ -157,7 +157,7 @@ impl<F: Fn(ClusterName, watch::Receiver<Desired>) -> Task> Crew<F> {
         self.board.update(name.as_str(), |_| ());
         let member = Member {
             desired: watch::Sender::new(Some(file)),
-            backoff: Backoff::new(Duration::from_secs(1), Duration::from_secs(60)),
+            backoff: Backoff::new(Duration::from_secs(1), Duration::from_mins(1)),
         };
         self.spawn(&name, member.desired.subscribe(), Duration::ZERO);
         self.members.insert(name, member);
