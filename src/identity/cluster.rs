@@ -98,13 +98,28 @@ pub enum ClusterIdError {
 pub struct ClusterName(Arc<str>);
 
 impl ClusterName {
+    /// Characters that a name may have.
+    pub const MAX_LEN: usize = 32;
+
     /// Checks the rules of WIRE.md: 1 to 32 characters, lower-case letters, digits and `-`, beginning and ending with a
     /// letter or digit.
     ///
     /// # Errors
     /// Which rule is broken.
-    pub fn new(_name: &str) -> Result<Self, ClusterNameError> {
-        unimplemented!("skeleton")
+    pub fn new(name: &str) -> Result<Self, ClusterNameError> {
+        let alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        let (Some(first), Some(last)) = (name.bytes().next(), name.bytes().next_back()) else {
+            return Err(ClusterNameError::Empty);
+        };
+        // Cilium counts bytes; a name of other than ASCII characters fails either way.
+        if name.len() > Self::MAX_LEN {
+            return Err(ClusterNameError::TooLong(name.chars().count()));
+        }
+        if alphanumeric(first) && alphanumeric(last) && name.bytes().all(|byte| byte == b'-' || alphanumeric(byte)) {
+            Ok(Self(name.into()))
+        } else {
+            Err(ClusterNameError::Characters)
+        }
     }
 
     /// The name.

@@ -12,8 +12,8 @@ mod reserved;
 mod scope;
 
 pub use cluster::{ClusterId, ClusterIdError, ClusterName, ClusterNameError, MaxConnectedClusters};
-pub use key_string::{KeyStringError, labels_of, render_key_string};
-pub use label::LabelRef;
+pub use key_string::{KeyStringError, Labels, key_string_from_bytes, labels_of, render_key_string, sorted_key_string};
+pub use label::{LabelRef, SOURCE_K8S, SOURCE_RESERVED, SOURCE_UNSPEC};
 pub use numeric::{NumericIdentity, ParseNumericIdentityError};
 pub use range::{IdentityRange, RangeError};
 pub use reserved::ReservedIdentities;

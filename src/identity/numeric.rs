@@ -39,8 +39,23 @@ impl NumericIdentity {
     ///
     /// # Errors
     /// Anything else is a [`ParseNumericIdentityError`] that says which rule broke.
-    pub fn parse_canonical(_text: &[u8]) -> Result<Self, ParseNumericIdentityError> {
-        unimplemented!("skeleton")
+    pub fn parse_canonical(text: &[u8]) -> Result<Self, ParseNumericIdentityError> {
+        match text {
+            [] => return Err(ParseNumericIdentityError("empty")),
+            [b'0', _, ..] => return Err(ParseNumericIdentityError("has a leading zero")),
+            _ => {}
+        }
+        let mut number = 0_u32;
+        for &byte in text {
+            if !byte.is_ascii_digit() {
+                return Err(ParseNumericIdentityError("contains something else than digits"));
+            }
+            number = number
+                .checked_mul(10)
+                .and_then(|tens| tens.checked_add(u32::from(byte - b'0')))
+                .ok_or(ParseNumericIdentityError("does not fit in 32 bits"))?;
+        }
+        Ok(Self(number))
     }
 }
 

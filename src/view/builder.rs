@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{ClusterView, Interner, SourcePosition};
+use super::cluster::{ClusterView, SourcePosition, SyncState};
+use super::entry::{Identity, Label};
+use super::index::Index;
+use super::interner::{Interner, LabelTooLong};
+use super::pages::Pages;
 use crate::identity::{ClusterId, ClusterName, IdentityRange, NumericIdentity};
 
 /// What an upsert did.
@@ -22,70 +26,177 @@ pub enum BuildError {
     /// The number is outside the range the builder was made for.
     #[error("identity {0} is outside the range of its cluster")]
     OutOfRange(NumericIdentity),
+    /// A label's source or key is longer than 65,535 bytes.
+    #[error("a label of identity {0} has a source or key longer than 65,535 bytes")]
+    LabelTooLong(NumericIdentity),
 }
 
-/// Builds successive versions of one cluster. [`Self::build`] costs the pages changed since the last one.
+/// Builds successive versions of one cluster. [`Self::build`] costs a copy of the root; what changed since the last one was
+/// copied when it changed.
 #[derive(Debug)]
-pub struct ClusterBuilder {}
+pub struct ClusterBuilder {
+    interner: Interner,
+    next: ClusterView,
+    /// What a running re-list has seen, a bit a number.
+    seen: Option<Box<[u64]>>,
+    dirty: bool,
+    /// Empty between calls; kept for its allocation.
+    scratch: Vec<Label>,
+}
 
 impl ClusterBuilder {
     /// An empty cluster, state `Listing`.
     #[must_use]
-    pub fn new(_interner: Interner, _name: ClusterName, _id: ClusterId, _range: IdentityRange) -> Self {
-        unimplemented!("skeleton")
+    pub fn new(interner: Interner, name: ClusterName, id: ClusterId, range: IdentityRange) -> Self {
+        let next = ClusterView {
+            name,
+            id,
+            range,
+            generation: 0,
+            state: SyncState::Listing,
+            position: None,
+            pages: Pages::default(),
+            index: Index::default(),
+            len: 0,
+            checksum: 0,
+        };
+        Self { interner, next, seen: None, dirty: true, scratch: Vec::new() }
     }
 
-    /// Adds or replaces. An entry with the same key string is kept as it is (revision included).
+    /// Adds or replaces. An entry with the same labels is kept as it is, revision included.
     ///
     /// # Errors
-    /// [`BuildError::OutOfRange`].
-    pub fn upsert(
-        &mut self,
-        _number: NumericIdentity,
-        _key_string: &str,
-        _revision: i64,
-    ) -> Result<Effect, BuildError> {
-        unimplemented!("skeleton")
+    /// [`BuildError`]; nothing is changed then.
+    pub fn upsert(&mut self, number: NumericIdentity, key_string: &str, revision: i64) -> Result<Effect, BuildError> {
+        let offset = self.next.offset(number).ok_or(BuildError::OutOfRange(number))?;
+        // A re-list and a lease's renewal bring what is there already: that is told without touching the interner.
+        let held = self.next.pages.get(offset);
+        if held.is_some_and(|held| held.has_stored_form(key_string)) {
+            self.mark_seen(offset);
+            return Ok(Effect::Unchanged);
+        }
+        let key_hash = self
+            .interner
+            .intern(key_string, &mut self.scratch)
+            .map_err(|LabelTooLong| BuildError::LabelTooLong(number))?;
+        if held.is_some_and(|held| held.key_hash() == key_hash && held.labels() == self.scratch) {
+            self.scratch.clear();
+            self.mark_seen(offset);
+            return Ok(Effect::Unchanged);
+        }
+        let identity = Identity::new(number, revision, key_hash, &mut self.scratch);
+        self.next.checksum = self.next.checksum.wrapping_add(identity.contribution());
+        let replaced = self.next.pages.insert(offset, identity);
+        let effect = match replaced {
+            Some(replaced) => {
+                self.forget(&replaced, offset);
+                Effect::Modified
+            }
+            None => Effect::Added,
+        };
+        self.next.index.insert(key_hash, offset);
+        self.next.len += 1;
+        self.dirty = true;
+        self.mark_seen(offset);
+        Ok(effect)
     }
 
     /// Removes; whether it was there.
-    pub fn remove(&mut self, _number: NumericIdentity) -> bool {
-        unimplemented!("skeleton")
+    pub fn remove(&mut self, number: NumericIdentity) -> bool {
+        self.next.offset(number).is_some_and(|offset| self.remove_offset(offset))
     }
 
-    /// Begins a full re-list on top of what is held: from now on upserts (changed or not) mark their number as seen.
+    fn remove_offset(&mut self, offset: u32) -> bool {
+        let Some(removed) = self.next.pages.remove(offset) else { return false };
+        self.forget(&removed, offset);
+        self.dirty = true;
+        true
+    }
+
+    /// Takes an entry that left the table out of everything that is derived from it.
+    fn forget(&mut self, identity: &Identity, offset: u32) {
+        self.next.index.remove(identity.key_hash(), offset);
+        self.next.checksum = self.next.checksum.wrapping_sub(identity.contribution());
+        self.next.len -= 1;
+    }
+
+    fn mark_seen(&mut self, offset: u32) {
+        if let Some(seen) = &mut self.seen {
+            seen[offset as usize / 64] |= 1 << (offset % 64);
+        }
+    }
+
+    /// Begins a full list on top of what is held: from now on upserts, changed or not, mark their number as seen.
     pub fn begin_relist(&mut self) {
-        unimplemented!("skeleton")
+        let numbers = (self.next.range.max() - self.next.range.min()) as usize + 1;
+        self.seen = Some(vec![0; numbers.div_ceil(64)].into_boxed_slice());
     }
 
-    /// Ends a re-list: removes what was not seen, returns how many that were.
+    /// Ends a list: removes what was not seen, returns how many that were. 0 where none was begun.
     pub fn finish_relist(&mut self) -> usize {
-        unimplemented!("skeleton")
+        let Some(seen) = self.seen.take() else { return 0 };
+        let min = self.next.range.min();
+        let gone: Vec<u32> = self
+            .next
+            .iter()
+            .map(|identity| identity.number().get() - min)
+            .filter(|&offset| seen[offset as usize / 64] & (1 << (offset % 64)) == 0)
+            .collect();
+        for &offset in &gone {
+            self.remove_offset(offset);
+        }
+        self.next.pages.shrink();
+        self.next.index.shrink();
+        gone.len()
     }
 
-    /// Goes back to a published version (an aborted re-list, unpublished changes).
-    pub fn reset_to(&mut self, _version: &ClusterView) {
-        unimplemented!("skeleton")
+    /// Goes back to a published version: a list that broke off, changes that must not be seen.
+    pub fn reset_to(&mut self, version: &ClusterView) {
+        self.seen = None;
+        self.next = version.clone();
+        self.dirty = false;
     }
 
-    /// Removes everything and the position; state `Listing`.
+    /// Removes everything, the position too, and begins a new generation; state `Listing`.
     pub fn clear(&mut self) {
-        unimplemented!("skeleton")
+        self.seen = None;
+        self.next = ClusterView {
+            name: self.next.name.clone(),
+            id: self.next.id,
+            range: self.next.range,
+            generation: self.next.generation + 1,
+            state: SyncState::Listing,
+            position: None,
+            pages: Pages::default(),
+            index: Index::default(),
+            len: 0,
+            checksum: 0,
+        };
+        self.dirty = true;
     }
 
     /// Marks the version complete up to `position`.
-    pub fn set_synced(&mut self, _position: SourcePosition) {
-        unimplemented!("skeleton")
+    pub fn set_synced(&mut self, position: SourcePosition) {
+        self.dirty |= self.next.state != SyncState::Synced;
+        self.next.state = SyncState::Synced;
+        self.next.position = Some(position);
     }
 
     /// Whether anything but the position differs from what was last built.
     #[must_use]
     pub fn is_dirty(&self) -> bool {
-        unimplemented!("skeleton")
+        self.dirty
+    }
+
+    /// The state as it would be built now.
+    #[must_use]
+    pub fn current(&self) -> &ClusterView {
+        &self.next
     }
 
     /// Freezes the current state as a version.
     pub fn build(&mut self) -> Arc<ClusterView> {
-        unimplemented!("skeleton")
+        self.dirty = false;
+        Arc::new(self.next.clone())
     }
 }

@@ -1,10 +1,13 @@
 //! One version of one cluster.
 
-use super::Identity;
-use crate::identity::{ClusterId, ClusterName, NumericIdentity};
+use super::checksum::key_hash;
+use super::entry::Identity;
+use super::index::Index;
+use super::pages::Pages;
+use crate::identity::{ClusterId, ClusterName, IdentityRange, NumericIdentity, labels_of, render_key_string};
 
 /// Where in its source a version stands: valid at any gateway that reads the same etcd.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SourcePosition {
     /// The etcd's own cluster ID, from its response headers.
     pub etcd_cluster_id: u64,
@@ -23,60 +26,115 @@ pub enum SyncState {
 
 /// One immutable version of one cluster's identities.
 #[derive(Clone, Debug)]
-pub struct ClusterView {}
+pub struct ClusterView {
+    pub(super) name: ClusterName,
+    pub(super) id: ClusterId,
+    pub(super) range: IdentityRange,
+    pub(super) generation: u64,
+    pub(super) state: SyncState,
+    pub(super) position: Option<SourcePosition>,
+    pub(super) pages: Pages,
+    pub(super) index: Index,
+    pub(super) len: usize,
+    pub(super) checksum: u64,
+}
 
 impl ClusterView {
     /// The cluster's name.
     #[must_use]
     pub fn name(&self) -> &ClusterName {
-        unimplemented!("skeleton")
+        &self.name
     }
+
     /// The cluster's ID.
     #[must_use]
     pub fn id(&self) -> ClusterId {
-        unimplemented!("skeleton")
+        self.id
     }
+
+    /// The numbers it may hold.
+    #[must_use]
+    pub fn range(&self) -> IdentityRange {
+        self.range
+    }
+
+    /// Counts how often the cluster began anew (a first list that broke off, a drain): versions of different generations
+    /// are not states of one list.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
     /// How complete it is.
     #[must_use]
     pub fn state(&self) -> SyncState {
-        unimplemented!("skeleton")
+        self.state
     }
+
+    /// Whether it is complete up to its position.
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        self.state == SyncState::Synced
+    }
+
     /// Where it stands in its source, once synced.
     #[must_use]
     pub fn position(&self) -> Option<SourcePosition> {
-        unimplemented!("skeleton")
+        self.position
     }
+
     /// Number of identities.
     #[must_use]
     pub fn len(&self) -> usize {
-        unimplemented!("skeleton")
+        self.len
     }
+
     /// Whether it holds none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.len == 0
     }
-    /// Order-independent checksum of (number, key string); see [`super::contribution`].
+
+    /// Order-independent checksum of (number, key string): the sum modulo 2^64 of [`super::contribution`].
     #[must_use]
     pub fn checksum(&self) -> u64 {
-        unimplemented!("skeleton")
+        self.checksum
     }
+
     /// The identity of that number.
     #[must_use]
-    pub fn get(&self, _number: NumericIdentity) -> Option<&Identity> {
-        unimplemented!("skeleton")
+    pub fn get(&self, number: NumericIdentity) -> Option<&Identity> {
+        self.pages.get(self.offset(number)?)
     }
-    /// The number of that key string; of several, the highest.
+
+    /// The identity of that key string, which need not be in stored form; of several, the one with the highest number.
     #[must_use]
-    pub fn lookup(&self, _key_string: &str) -> Option<&Identity> {
-        unimplemented!("skeleton")
+    pub fn lookup(&self, key_string: &str) -> Option<&Identity> {
+        self.lookup_stored(key_string).or_else(|| {
+            let stored = render_key_string(labels_of(key_string));
+            (stored != key_string).then(|| self.lookup_stored(&stored))?
+        })
     }
-    /// All identities, ascending by number. Resumable: `after` continues behind a number.
-    pub fn iter_after(&self, _after: Option<NumericIdentity>) -> impl Iterator<Item = &Identity> {
-        std::iter::empty()
+
+    fn lookup_stored(&self, key_string: &str) -> Option<&Identity> {
+        self.index
+            .candidates(key_hash(key_string))
+            .filter_map(|offset| self.pages.get(offset))
+            .find(|identity| identity.has_stored_form(key_string))
     }
+
     /// All identities, ascending by number.
     pub fn iter(&self) -> impl Iterator<Item = &Identity> {
-        self.iter_after(None)
+        self.pages.iter_from(0)
+    }
+
+    /// The identities behind `after`, ascending by number: how a snapshot goes on where it paused.
+    pub fn iter_after(&self, after: Option<NumericIdentity>) -> impl Iterator<Item = &Identity> {
+        let from = after.map_or(0, |after| (after.get() + 1).saturating_sub(self.range.min()));
+        self.pages.iter_from(from)
+    }
+
+    pub(super) fn offset(&self, number: NumericIdentity) -> Option<u32> {
+        self.range.contains(number).then(|| number.get() - self.range.min())
     }
 }

@@ -1,10 +1,12 @@
 //! The net difference between two versions of one cluster.
 
-use super::{ClusterView, Identity};
+use super::cluster::ClusterView;
+use super::entry::Identity;
+use super::pages::Pages;
 use crate::identity::NumericIdentity;
 
-/// One entry of a diff.
-#[derive(Clone, Copy, Debug)]
+/// One entry of a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
     /// New, or with other labels.
     Upserted(&'a Identity),
@@ -12,8 +14,21 @@ pub enum Change<'a> {
     Removed(NumericIdentity),
 }
 
-/// Net and disjoint difference, ascending by number; skips all that the two share. `None` is the empty cluster.
-/// Versions of clusters of another name or ID have nothing in common: the caller treats them as removed and added.
-pub fn diff<'a>(_old: Option<&'a ClusterView>, _new: &'a ClusterView) -> impl Iterator<Item = Change<'a>> {
-    std::iter::empty()
+/// The net and disjoint difference, ascending by number: what was changed and changed back is not in it. Costs what the two
+/// do not share. `None` is the empty cluster. Both must be versions of one cluster (same name and ID): of others the caller
+/// says that all of one is gone and all of the other is new.
+pub fn diff<'a>(old: Option<&'a ClusterView>, new: &'a ClusterView) -> impl Iterator<Item = Change<'a>> {
+    static NOTHING: Pages = Pages::new();
+    debug_assert!(
+        old.is_none_or(|old| old.id == new.id && old.name == new.name),
+        "a difference is between versions of one cluster"
+    );
+    Pages::differing_leaves(old.map_or(&NOTHING, |old| &old.pages), &new.pages).flatten().filter_map(
+        |pair| match pair {
+            (Some(old), Some(new)) => (old != new).then_some(Change::Upserted(new)),
+            (None, Some(new)) => Some(Change::Upserted(new)),
+            (Some(old), None) => Some(Change::Removed(old.number())),
+            (None, None) => None,
+        },
+    )
 }

@@ -1,8 +1,31 @@
 //! Labels interned across all clusters, freed when unused.
+//!
+//! Cluster after cluster says the same: eight labels an identity, of which seven are somebody else's too. A label is
+//! stored once, and an identity holds pointers.
+
+use std::hash::BuildHasher;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+
+use super::checksum::key_hash;
+use super::entry::Label;
+use crate::identity::{LabelRef, labels_of, render_key_string};
+
+/// Shards keep peers that sync at the same time off each other's lock; a power of two.
+const SHARDS: usize = 16;
 
 /// The table of labels in use; cheap to clone, shared by every [`super::ClusterBuilder`].
 #[derive(Clone, Debug, Default)]
-pub struct Interner {}
+pub struct Interner(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    // Seeded at random: a peer that chooses its labels cannot choose their buckets.
+    hasher: RandomState,
+    shards: [Mutex<HashTable<Label>>; SHARDS],
+}
 
 impl Interner {
     /// An empty table.
@@ -11,9 +34,121 @@ impl Interner {
         Self::default()
     }
 
-    /// Labels held.
+    /// Labels held, those included that nobody uses any more and that the next sweep frees.
     #[must_use]
     pub fn len(&self) -> usize {
-        unimplemented!("skeleton")
+        self.0.shards.iter().map(|shard| lock(shard).len()).sum()
+    }
+
+    /// Whether no label is held.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Frees what nobody uses any more; returns how many labels that were. A growing table sweeps itself first, so that
+    /// churn alone never makes it grow; this is for after a mass removal.
+    pub fn sweep(&self) -> usize {
+        self.0
+            .shards
+            .iter()
+            .map(|shard| {
+                let mut shard = lock(shard);
+                let before = shard.len();
+                sweep(&mut shard);
+                let room = shard.len() * 2;
+                shard.shrink_to(room, Label::hash64);
+                before - shard.len()
+            })
+            .sum()
+    }
+
+    /// Interns the labels of a key string into `labels` (cleared first) and returns the hash of its stored form.
+    pub(super) fn intern(&self, key_string: &str, labels: &mut Vec<Label>) -> Result<u64, LabelTooLong> {
+        labels.clear();
+        let mut rest = Some(key_string);
+        for label in labels_of(key_string) {
+            let label = self.label(label, key_string)?;
+            rest = rest.and_then(|rest| rest.strip_prefix(label.as_str())).and_then(|rest| rest.strip_prefix(';'));
+            labels.push(label);
+        }
+        // Nearly every key string stands in the store as it would be rendered; the others are rendered.
+        Ok(match rest {
+            Some("") => key_hash(key_string),
+            _ => key_hash(&render_key_string(labels.iter().map(Label::parts))),
+        })
+    }
+
+    /// `within` is the text that `label` borrows from: a label that stands there in stored form is interned from those
+    /// bytes as they are.
+    fn label(&self, label: LabelRef<'_>, within: &str) -> Result<Label, LabelTooLong> {
+        let LabelRef { source, key, value } = label;
+        if source.len() > Label::MAX_PART || key.len() > Label::MAX_PART {
+            return Err(LabelTooLong);
+        }
+        let (source_len, key_len) = (source.len() as u16, key.len() as u16);
+        match stored_form_within(label, within) {
+            Some(stored) => Ok(self.stored(source_len, key_len, stored)),
+            None => Ok(self.stored(source_len, key_len, &format!("{source}:{key}={value}"))),
+        }
+    }
+
+    fn stored(&self, source_len: u16, key_len: u16, stored: &str) -> Label {
+        let hash64 = self.0.hasher.hash_one(stored.as_bytes());
+        // The table takes the low bits for the bucket and the top ones for the tag, so the kept half has to serve as both.
+        let hash = (hash64 ^ (hash64 >> 32)) as u32;
+        let mut shard = lock(&self.0.shards[hash as usize % SHARDS]);
+        if let Some(label) = shard.find(spread(hash), |label| label.as_bytes() == stored.as_bytes()) {
+            return label.clone();
+        }
+        if shard.len() == shard.capacity() {
+            sweep(&mut shard);
+            if shard.len() * 4 > shard.capacity() * 3 {
+                let more = shard.len().max(16);
+                shard.reserve(more, Label::hash64);
+            }
+        }
+        let label = Label::new(hash, source_len, key_len, stored);
+        shard.insert_unique(spread(hash), label.clone(), Label::hash64);
+        label
     }
 }
+
+impl Label {
+    fn hash64(&self) -> u64 {
+        spread(self.hash())
+    }
+}
+
+/// The 64 bits that the table wants, from the 32 that a label keeps.
+fn spread(hash: u32) -> u64 {
+    u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// The lock makes this exact: a label whose only holder is the table cannot be cloned meanwhile.
+fn sweep(shard: &mut HashTable<Label>) {
+    shard.retain(|label| !label.is_unused());
+}
+
+fn lock(shard: &Mutex<HashTable<Label>>) -> MutexGuard<'_, HashTable<Label>> {
+    // A panic while it was held left the table whole: every change to it is one call.
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The text `source:key=value` inside `within`, if the parts stand there in this form.
+fn stored_form_within<'a>(label: LabelRef<'_>, within: &'a str) -> Option<&'a str> {
+    let start = (label.source.as_ptr() as usize).checked_sub(within.as_ptr() as usize)?;
+    let key_start = start.checked_add(label.source.len() + 1)?;
+    let value_start = key_start.checked_add(label.key.len() + 1)?;
+    let stored = within.get(start..value_start.checked_add(label.value.len())?)?;
+    let parts_stand_there = stored.get(..label.source.len()) == Some(label.source)
+        && within.as_bytes().get(key_start - 1) == Some(&b':')
+        && within.get(key_start..key_start + label.key.len()) == Some(label.key)
+        && within.as_bytes().get(value_start - 1) == Some(&b'=')
+        && within.get(value_start..value_start + label.value.len()) == Some(label.value);
+    parts_stand_there.then_some(stored)
+}
+
+/// A label's source or key is longer than 65,535 bytes.
+#[derive(Debug)]
+pub(super) struct LabelTooLong;

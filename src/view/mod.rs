@@ -12,6 +12,8 @@ mod index;
 mod interner;
 mod mesh;
 mod pages;
+#[cfg(test)]
+mod tests;
 
 pub use builder::{BuildError, ClusterBuilder, Effect};
 pub use checksum::contribution;
