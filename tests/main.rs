@@ -1,1 +1,4 @@
 //! Black-box tests against real etcds; `support` runs them.
+
+mod devkit;
+mod support;

@@ -1,7 +1,57 @@
-//! Skeleton.
+//! The command line: one file a subcommand. Prints; turns results into exit codes.
+
+mod run;
+
+use std::future::Future;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+
+/// Meshgate: one merged, live picture of every cluster's security identities.
+#[derive(Debug, Parser)]
+#[command(name = "meshgate", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs the gateway.
+    Run(run::Args),
+}
+
+/// Something failed, in the world or in us.
+const FAILURE: u8 = 1;
+/// The command line or the configuration is wrong; clap uses the same.
+const USAGE: u8 = 2;
 
 /// Runs the command line.
 #[must_use]
-pub fn main() -> std::process::ExitCode {
-    std::process::ExitCode::SUCCESS
+pub fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Run(args) => run::run(args),
+    }
+}
+
+/// Prints `error: …`, once for each line, and returns the code.
+fn fail(code: u8, error: &dyn std::fmt::Display) -> ExitCode {
+    let style = anstyle::Style::new().bold().fg_color(Some(anstyle::AnsiColor::Red.into()));
+    for line in error.to_string().lines() {
+        anstream::eprintln!("{style}error{style:#}: {line}");
+    }
+    ExitCode::from(code)
+}
+
+/// Runs a subcommand to its end on a runtime of its own.
+fn block_on(command: impl Future<Output = ExitCode>) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(FAILURE, &format_args!("cannot start the runtime: {error}")),
+    };
+    let code = runtime.block_on(command);
+    // A name that is being resolved holds a thread, which nothing can interrupt.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    code
 }

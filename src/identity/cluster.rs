@@ -48,6 +48,9 @@ impl MaxConnectedClusters {
 pub struct ClusterId(u16);
 
 impl ClusterId {
+    /// A cluster that belongs to no mesh.
+    pub const UNSET: Self = Self(0);
+
     /// Checks `id` against the mesh's width: 1 to 255, or to 511.
     ///
     /// # Errors
@@ -101,6 +104,9 @@ impl ClusterName {
     /// Characters that a name may have.
     pub const MAX_LEN: usize = 32;
 
+    /// The name of a cluster that was given none.
+    pub const DEFAULT: &str = "default";
+
     /// Checks the rules of WIRE.md: 1 to 32 characters, lower-case letters, digits and `-`, beginning and ending with a
     /// letter or digit.
     ///
@@ -133,6 +139,38 @@ impl fmt::Display for ClusterName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
+}
+
+/// Checks the name and the ID of the own cluster, as configured. Here an ID of 0 is none: a cluster outside any mesh,
+/// which alone may keep the name `default` (WIRE.md, "Numeric identities").
+///
+/// # Errors
+/// The name's, the ID's, or that the two do not go together.
+pub fn validate_cluster(
+    name: &str,
+    id: u32,
+    width: MaxConnectedClusters,
+) -> Result<(ClusterName, ClusterId), ClusterError> {
+    let name = ClusterName::new(name)?;
+    let id = if id == 0 { ClusterId::UNSET } else { ClusterId::new(id, width)? };
+    if id != ClusterId::UNSET && name.as_str() == ClusterName::DEFAULT {
+        return Err(ClusterError::DefaultName(id));
+    }
+    Ok((name, id))
+}
+
+/// Why a name and an ID are not a cluster's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClusterError {
+    /// The name alone is wrong.
+    #[error(transparent)]
+    Name(#[from] ClusterNameError),
+    /// The ID alone is wrong.
+    #[error(transparent)]
+    Id(#[from] ClusterIdError),
+    /// The name that every cluster has by default, with an ID other than 0.
+    #[error("a cluster with ID {0} needs a name of its own, it may not be named 'default'")]
+    DefaultName(ClusterId),
 }
 
 /// Why a text is not a cluster name.

@@ -32,40 +32,63 @@ pub fn key_string_from_bytes(bytes: &[u8]) -> Result<&str, KeyStringError> {
 }
 
 /// The labels of a key string in stored order, parts with an empty key left out. Borrows; allocates nothing.
-#[must_use]
-pub fn labels_of(key_string: &str) -> Labels<'_> {
-    Labels { rest: key_string }
+pub fn labels_of(key_string: &str) -> impl Iterator<Item = LabelRef<'_>> + Clone {
+    parts_of(key_string).map(|part| part.label)
 }
 
-/// Iterator of [`labels_of`].
+/// As [`labels_of`], with the text that each label stands in.
+#[must_use]
+pub const fn parts_of(key_string: &str) -> Parts<'_> {
+    Parts { rest: key_string }
+}
+
+/// A label and the text between two `;` that it was parsed from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part<'a> {
+    /// The text, without the `;`.
+    pub text: &'a str,
+    /// What it says.
+    pub label: LabelRef<'a>,
+}
+
+impl Part<'_> {
+    /// Whether the text is the label's stored form already, so that it need not be rendered: then it is the source, `:`,
+    /// the key, `=`, the value. Two bytes and a length decide, for a label lies in its text.
+    #[must_use]
+    pub fn is_stored_form(&self) -> bool {
+        let Self { text, label } = self;
+        let colon = label.source.len();
+        let equals = colon + 1 + label.key.len();
+        text.len() + 1 == label.stored_len()
+            && text.as_bytes().get(colon) == Some(&b':')
+            && text.as_bytes().get(equals) == Some(&b'=')
+    }
+}
+
+/// Iterator of [`parts_of`].
 #[derive(Clone, Debug)]
-pub struct Labels<'a> {
+pub struct Parts<'a> {
     rest: &'a str,
 }
 
-impl<'a> Iterator for Labels<'a> {
-    type Item = LabelRef<'a>;
+impl<'a> Iterator for Parts<'a> {
+    type Item = Part<'a>;
 
-    fn next(&mut self) -> Option<LabelRef<'a>> {
+    fn next(&mut self) -> Option<Part<'a>> {
         while !self.rest.is_empty() {
-            let part = match memchr::memchr(b';', self.rest.as_bytes()) {
-                Some(end) => {
-                    let part = &self.rest[..end];
-                    self.rest = &self.rest[end + 1..];
-                    part
-                }
-                None => std::mem::take(&mut self.rest),
-            };
-            let label = LabelRef::parse(part);
+            let end = memchr::memchr(b';', self.rest.as_bytes()).unwrap_or(self.rest.len());
+            let (text, rest) = self.rest.split_at(end);
+            self.rest = rest.get(1..).unwrap_or_default();
+            let label = LabelRef::parse(text);
             if !label.key.is_empty() {
-                return Some(label);
+                return Some(Part { text, label });
             }
         }
         None
     }
 }
 
-impl FusedIterator for Labels<'_> {}
+impl FusedIterator for Parts<'_> {}
 
 /// Renders labels as a key string, in the order given: `source:key=value;` each.
 pub fn render_key_string<'a>(labels: impl IntoIterator<Item = LabelRef<'a>>) -> String {

@@ -4,6 +4,7 @@
 //! wrote, and every row of it that concerns this room is a test.
 
 mod cluster;
+mod cluster_label;
 mod key_string;
 mod label;
 mod numeric;
@@ -11,13 +12,15 @@ mod range;
 mod reserved;
 mod scope;
 
-pub use cluster::{ClusterId, ClusterIdError, ClusterName, ClusterNameError, MaxConnectedClusters};
-pub use key_string::{KeyStringError, Labels, key_string_from_bytes, labels_of, render_key_string, sorted_key_string};
+pub use cluster::{
+    ClusterError, ClusterId, ClusterIdError, ClusterName, ClusterNameError, MaxConnectedClusters, validate_cluster,
+};
+pub use cluster_label::{CLUSTER_LABEL_KEY, ClusterLabelError, check_cluster_label};
+pub use key_string::{
+    KeyStringError, Part, Parts, key_string_from_bytes, labels_of, parts_of, render_key_string, sorted_key_string,
+};
 pub use label::{LabelRef, SOURCE_K8S, SOURCE_RESERVED, SOURCE_UNSPEC};
 pub use numeric::{NumericIdentity, ParseNumericIdentityError};
 pub use range::{IdentityRange, RangeError};
-pub use reserved::ReservedIdentities;
+pub use reserved::{FIXED_IDENTITY_LABEL_KEY, ReservedIdentities, ReservedIdentity, UserReservedError};
 pub use scope::Scope;
-
-/// Key of the label that names the cluster an identity belongs to; its source must be `k8s` (WIRE.md, "Remote clusters").
-pub const CLUSTER_LABEL_KEY: &str = "io.cilium.k8s.policy.cluster";

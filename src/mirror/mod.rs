@@ -1,1 +1,23 @@
-//! Skeleton.
+//! Keeps one cluster of the view in step with one prefix of one store; our own cluster and every peer go through here, so
+//! both behave alike.
+//!
+//! [`Mirror`] is the pure core: steps of a [`crate::kvstore::ListWatch`] in, publications out. [`Admission`] says what may
+//! enter. [`Follower`] drives the two and tells the status board and the metrics through a [`Reporter`]. [`LocalCluster`]
+//! is our own cluster's life; a peer's is in [`crate::peer`].
+
+mod admission;
+mod apply;
+mod dialer;
+mod follower;
+pub mod layout;
+mod local;
+mod rejects;
+mod report;
+
+pub use admission::{Admission, DEFAULT_MAX_KEY_STRING, Reject, RejectReason};
+pub use apply::{Counts, Mirror, Outcome, Publication};
+pub use dialer::Dialer;
+pub use follower::Follower;
+pub use local::{LocalCluster, LocalSettings};
+pub use rejects::{Example, RejectTally};
+pub use report::{Failure, Reporter};

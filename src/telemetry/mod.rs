@@ -1,5 +1,12 @@
 //! What an operator sees: metrics, the status of every cluster, health, logs. Every room may know this one.
 
+mod health;
+pub mod http;
+pub mod logging;
+pub mod metrics;
 mod status;
 
+pub use health::{Guard, GuardReport, Readiness, Report};
+pub use logging::LogLimiter;
+pub use metrics::{ClusterMetrics, FrameKind, Metrics, SubscriptionEnd, SubscriptionGuard};
 pub use status::{ClusterState, ClusterStatus, LastError, RejectExample, StatusBoard};

@@ -1,8 +1,10 @@
 //! One struct of truth per cluster; the API, the CLI and the metrics all read it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
+
+use tokio::sync::watch;
 
 /// The life of a cluster as seen from here (DESIGN.md, "State of one peer").
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -124,28 +126,76 @@ pub struct ClusterStatus {
 
 /// The status of every cluster, by name; cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct StatusBoard(Arc<Mutex<BTreeMap<String, ClusterStatus>>>);
+pub struct StatusBoard(Arc<Board>);
+
+#[derive(Debug, Default)]
+struct Board {
+    clusters: Mutex<BTreeMap<String, ClusterStatus>>,
+    /// Wakes whoever waits for a transition: a cluster comes, goes, changes its state or is synced for the first time.
+    transitions: watch::Sender<()>,
+}
 
 impl StatusBoard {
     /// Changes one cluster's status, making it if it is new. Setting `state` is the caller's; `since` follows by itself.
     pub fn update(&self, cluster: &str, change: impl FnOnce(&mut ClusterStatus)) {
-        let mut board = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let status = board.entry(cluster.to_owned()).or_default();
-        let before = status.state;
+        let mut clusters = self.clusters();
+        let status = clusters.entry(cluster.to_owned()).or_default();
+        let before = (status.state, status.synced_once);
         change(status);
-        if status.since.is_none() || status.state != before {
+        let new = status.since.is_none();
+        if new || status.state != before.0 {
             status.since = Some(SystemTime::now());
+        }
+        if new || (status.state, status.synced_once) != before {
+            self.0.transitions.send_replace(());
         }
     }
 
     /// Forgets a cluster.
     pub fn remove(&self, cluster: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(cluster);
+        self.clusters().remove(cluster);
+        self.0.transitions.send_replace(());
     }
 
     /// A copy of everything.
     #[must_use]
     pub fn snapshot(&self) -> BTreeMap<String, ClusterStatus> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.clusters().clone()
+    }
+
+    /// Waits until the clusters are as `condition` wants them. It is asked again after each transition (a cluster comes,
+    /// goes, changes its state or is synced for the first time), not after each change of a number.
+    pub async fn wait_for(&self, condition: impl Fn(&BTreeMap<String, ClusterStatus>) -> bool) {
+        let mut transitions = self.0.transitions.subscribe();
+        while !condition(&self.clusters()) {
+            // The sender is ours, so this cannot fail.
+            let _ = transitions.changed().await;
+        }
+    }
+
+    fn clusters(&self) -> MutexGuard<'_, BTreeMap<String, ClusterStatus>> {
+        self.0.clusters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn wakes_on_transitions() {
+        let board = StatusBoard::default();
+        board.update("a", |status| status.state = ClusterState::Listing);
+        let since = board.snapshot()["a"].since;
+        let waiting = tokio::spawn({
+            let board = board.clone();
+            async move { board.wait_for(|clusters| clusters["a"].state == ClusterState::Synced).await }
+        });
+        tokio::task::yield_now().await;
+        board.update("a", |status| status.identities = 1);
+        assert_eq!(board.snapshot()["a"].since, since, "a number is no transition");
+        board.update("a", |status| status.state = ClusterState::Synced);
+        waiting.await.expect("woken");
+        assert_ne!(board.snapshot()["a"].since, since);
     }
 }

@@ -1,0 +1,279 @@
+//! Every setting, in one table: flags, variables, file keys, help and defaults are made from it.
+//!
+//! Where Cilium has a setting for the same thing, its name is Cilium's.
+
+/// The shape of a setting's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// One text.
+    Text,
+    /// `true` or `false`; as a flag, its presence is enough.
+    Switch,
+    /// `key=value`, any number of times; in the file a mapping.
+    Pairs,
+}
+
+/// One setting.
+#[derive(Debug)]
+pub(super) struct Setting {
+    /// The flag without its dashes, and the key in the file.
+    pub name: &'static str,
+    /// Heading in `--help`.
+    pub group: &'static str,
+    /// What stands for the value in `--help`.
+    pub value: &'static str,
+    pub shape: Shape,
+    /// Nothing where there is no default.
+    pub default: Option<&'static str>,
+    /// What it is.
+    pub help: &'static str,
+    /// Why the default is what it is, or what the absence means.
+    pub why: &'static str,
+}
+
+const CLUSTER: &str = "Cluster";
+const STORES: &str = "Stores and peers";
+const SERVE: &str = "Serving";
+const LOGS: &str = "Logs";
+
+const fn text(
+    group: &'static str,
+    name: &'static str,
+    value: &'static str,
+    default: Option<&'static str>,
+    help: &'static str,
+    why: &'static str,
+) -> Setting {
+    Setting { name, group, value, shape: Shape::Text, default, help, why }
+}
+
+pub(super) static CLUSTER_NAME: Setting = text(
+    CLUSTER,
+    "cluster-name",
+    "NAME",
+    Some("default"),
+    "Name of the gateway's own cluster",
+    "Cilium's default; a cluster of a mesh needs a name of its own",
+);
+pub(super) static CLUSTER_ID: Setting = text(
+    CLUSTER,
+    "cluster-id",
+    "ID",
+    Some("0"),
+    "ID of the gateway's own cluster, unique in the mesh: 1 to max-connected-clusters",
+    "Cilium's default, 0, means not set: allowed only without peers",
+);
+pub(super) static MAX_CONNECTED_CLUSTERS: Setting = text(
+    CLUSTER,
+    "max-connected-clusters",
+    "255|511",
+    Some("255"),
+    "How many clusters the mesh's identity numbers can tell apart; the same in every cluster",
+    "Cilium's default",
+);
+
+pub(super) static KVSTORE_OPT: Setting = Setting {
+    name: "kvstore-opt",
+    group: STORES,
+    value: "KEY=VALUE",
+    shape: Shape::Pairs,
+    default: None,
+    help: "Options of the cluster's own store: etcd.config=PATH names its etcd client YAML",
+    why: "required: the gateway reads its own cluster's identities there",
+};
+pub(super) static CLUSTERMESH_CONFIG: Setting = text(
+    STORES,
+    "clustermesh-config",
+    "DIRECTORY",
+    None,
+    "Directory with one etcd client YAML per peer cluster; a file's name is the cluster's name",
+    "without it there are no peers",
+);
+pub(super) static PEER_RESCAN_INTERVAL: Setting = text(
+    STORES,
+    "peer-rescan-interval",
+    "TIME",
+    Some("5s"),
+    "How often that directory is read again",
+    "reading it costs less than a millisecond, and no notification reports every way in which Kubernetes swaps a mount",
+);
+pub(super) static PEER_READINESS_WAIT: Setting = text(
+    STORES,
+    "peer-readiness-wait",
+    "TIME",
+    Some("30s"),
+    "How long readiness waits for the first sync of the peers; it goes on without those that are missing then",
+    "several times what a large peer takes; bounded, so that two gateways that wait for each other both start",
+);
+pub(super) static DIAL_TIMEOUT: Setting = text(
+    STORES,
+    "dial-timeout",
+    "TIME",
+    Some("5s"),
+    "Deadline of each of name resolution, TCP and TLS, per endpoint",
+    "two lost SYN packets are retried within it (1 s, 3 s)",
+);
+pub(super) static CALL_TIMEOUT: Setting = text(
+    STORES,
+    "call-timeout",
+    "TIME",
+    Some("15s"),
+    "Deadline of one etcd call, and of the confirmation of a watch",
+    "a page of a list on a slow link takes 2 s; an etcd that elects a leader answers within 5 s",
+);
+pub(super) static KEEPALIVE_INTERVAL: Setting = text(
+    STORES,
+    "keepalive-interval",
+    "TIME",
+    Some("10s"),
+    "How often an etcd connection is pinged; at least 5s",
+    "with the timeout below, a dead connection is noticed in 15 s; etcd closes connections that ping more often than every 5 s",
+);
+pub(super) static KEEPALIVE_TIMEOUT: Setting = text(
+    STORES,
+    "keepalive-timeout",
+    "TIME",
+    Some("5s"),
+    "How long a ping may stay unanswered",
+    "more than the longest pause that a busy etcd makes",
+);
+pub(super) static PROGRESS_INTERVAL: Setting = text(
+    STORES,
+    "progress-interval",
+    "TIME",
+    Some("10s"),
+    "How often a quiet watch is asked how far it is",
+    "costs a few bytes; shows that etcd itself, not only its connection, is alive",
+);
+pub(super) static LIVENESS_TIMEOUT: Setting = text(
+    STORES,
+    "liveness-timeout",
+    "TIME",
+    Some("30s"),
+    "How long a watch may show no sign of life before its session is given up",
+    "three unanswered questions",
+);
+pub(super) static BACKOFF_BASE: Setting = text(
+    STORES,
+    "backoff-base",
+    "TIME",
+    Some("200ms"),
+    "Longest wait before the first retry; doubles with each, and each wait is a random part of it",
+    "a restarted etcd answers again after a few hundred milliseconds",
+);
+pub(super) static BACKOFF_MAX: Setting = text(
+    STORES,
+    "backoff-max",
+    "TIME",
+    Some("30s"),
+    "Longest wait before any retry",
+    "an etcd that returns is noticed within half a minute; hundreds of gateways that wait so long do not hurt it",
+);
+pub(super) static LIST_PAGE_SIZE: Setting = text(
+    STORES,
+    "list-page-size",
+    "KEYS",
+    Some("4096"),
+    "Keys in one page of a list",
+    "etcd counts the whole rest for every page: 256 a page is five times slower, 16384 hardly faster and 4 times the memory",
+);
+
+pub(super) static LISTEN: Setting = text(
+    SERVE,
+    "listen",
+    "IP:PORT",
+    Some("0.0.0.0:4240"),
+    "Where the gRPC API listens",
+    "subscribers are on other hosts; mutual TLS guards it",
+);
+pub(super) static TLS_CERT: Setting =
+    text(SERVE, "tls-cert", "FILE", None, "Certificate chain of the gRPC API, PEM", "required unless plaintext");
+pub(super) static TLS_KEY: Setting =
+    text(SERVE, "tls-key", "FILE", None, "Private key of that certificate, PEM", "required unless plaintext");
+pub(super) static TLS_CLIENT_CA: Setting = text(
+    SERVE,
+    "tls-client-ca",
+    "FILE",
+    None,
+    "CAs whose clients may use the gRPC API, PEM",
+    "required unless plaintext",
+);
+pub(super) static PLAINTEXT: Setting = Setting {
+    name: "plaintext",
+    group: SERVE,
+    value: "true|false",
+    shape: Shape::Switch,
+    default: Some("false"),
+    help: "Serve the gRPC API without TLS; only where it listens on a loopback address",
+    why: "identities are what policy is made of: who may read them is never an accident",
+};
+pub(super) static MAX_SUBSCRIBERS: Setting = text(
+    SERVE,
+    "max-subscribers",
+    "COUNT",
+    Some("1024"),
+    "Subscription streams at a time; further ones are refused",
+    "an agent on each of 1,000 nodes; each may hold about 1 MiB of encoded frames while it does not read",
+);
+pub(super) static HTTP_LISTEN: Setting = text(
+    SERVE,
+    "http-listen",
+    "IP:PORT",
+    Some("127.0.0.1:4241"),
+    "Where /metrics, /livez and /readyz are served, without TLS",
+    "readable for the host only, until somebody decides otherwise",
+);
+pub(super) static SHUTDOWN_GRACE: Setting = text(
+    SERVE,
+    "shutdown-grace",
+    "TIME",
+    Some("10s"),
+    "How long streams may take to end once the gateway stops; then they are cut",
+    "well below the 30 s that Kubernetes waits before it kills",
+);
+
+pub(super) static LOG_FORMAT: Setting =
+    text(LOGS, "log-format", "text|json", Some("text"), "How log lines look, on standard error", "for people");
+pub(super) static LOG_LEVEL: Setting = text(
+    LOGS,
+    "log-level",
+    "LEVEL",
+    Some("info"),
+    "off, error, warn, info, debug, trace; or directives like info,meshgate::kvstore=debug",
+    "every change of state of a peer, nothing that repeats with each event",
+);
+
+/// All settings, in the order of `--help`.
+pub(super) static ALL: [&Setting; 26] = [
+    &CLUSTER_NAME,
+    &CLUSTER_ID,
+    &MAX_CONNECTED_CLUSTERS,
+    &KVSTORE_OPT,
+    &CLUSTERMESH_CONFIG,
+    &PEER_RESCAN_INTERVAL,
+    &PEER_READINESS_WAIT,
+    &DIAL_TIMEOUT,
+    &CALL_TIMEOUT,
+    &KEEPALIVE_INTERVAL,
+    &KEEPALIVE_TIMEOUT,
+    &PROGRESS_INTERVAL,
+    &LIVENESS_TIMEOUT,
+    &BACKOFF_BASE,
+    &BACKOFF_MAX,
+    &LIST_PAGE_SIZE,
+    &LISTEN,
+    &TLS_CERT,
+    &TLS_KEY,
+    &TLS_CLIENT_CA,
+    &PLAINTEXT,
+    &MAX_SUBSCRIBERS,
+    &HTTP_LISTEN,
+    &SHUTDOWN_GRACE,
+    &LOG_FORMAT,
+    &LOG_LEVEL,
+];
+
+/// The setting of that name.
+pub(super) fn named(name: &str) -> Option<&'static Setting> {
+    ALL.into_iter().find(|setting| setting.name == name)
+}

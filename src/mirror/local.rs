@@ -1,0 +1,76 @@
+//! Our own cluster: the same machinery on our own etcd, with no configuration to read and no canary to wait for. What was
+//! synced once is shown for as long as the gateway runs, whether the etcd is there or not.
+
+use std::time::Instant;
+
+use tokio_util::sync::CancellationToken;
+
+use super::admission::Admission;
+use super::apply::Mirror;
+use super::dialer::Dialer;
+use super::follower::Follower;
+use super::layout;
+use super::report::{Failure, Reporter};
+use crate::identity::{ClusterId, ClusterName, IdentityRange, MaxConnectedClusters};
+use crate::kvstore::{EtcdConfig, ListWatchOptions, Timing};
+use crate::telemetry::{Metrics, StatusBoard};
+use crate::view::{ClusterBuilder, Interner, View};
+
+/// What the local cluster is made of.
+#[derive(Clone, Debug)]
+pub struct LocalSettings {
+    /// Its name.
+    pub name: ClusterName,
+    /// Its ID; 0 where the cluster is in no mesh.
+    pub id: ClusterId,
+    /// How the mesh splits its numbers.
+    pub width: MaxConnectedClusters,
+    /// Where its etcd is.
+    pub etcd: EtcdConfig,
+    /// Deadlines of the connection.
+    pub timing: Timing,
+    /// Page size and the like.
+    pub list_watch: ListWatchOptions,
+}
+
+/// The life of our own cluster.
+#[derive(Debug)]
+pub struct LocalCluster {
+    dialer: Dialer,
+    follower: Follower,
+    reporter: Reporter,
+}
+
+impl LocalCluster {
+    /// Not begun.
+    #[must_use]
+    pub fn new(settings: LocalSettings, interner: Interner, view: View, board: StatusBoard, metrics: Metrics) -> Self {
+        let LocalSettings { name, id, width, etcd, timing, list_watch } = settings;
+        let reporter = Reporter::new(name.as_str(), true, board, metrics);
+        reporter.cluster_id(id.get());
+        let range = IdentityRange::of(id, width);
+        let builder = ClusterBuilder::new(interner, name, id, range);
+        let prefix = layout::state_ids().into_bytes();
+        let mirror = Mirror::new(prefix.clone(), Admission::local(range), builder);
+        Self { dialer: Dialer::new(etcd, &timing), follower: Follower::new(mirror, prefix, list_watch, view), reporter }
+    }
+
+    /// Runs until cancelled. Withdraws nothing then: a gateway that stops says nothing about its cluster.
+    pub async fn run(mut self, cancel: CancellationToken) {
+        cancel.run_until_cancelled(self.live()).await;
+    }
+
+    async fn live(&mut self) {
+        loop {
+            let session = self.dialer.connect(&mut self.reporter).await;
+            let since = Instant::now();
+            let error = self.follower.follow(&session, &mut self.reporter).await;
+            let live_for = self.follower.is_live().then(|| since.elapsed());
+            self.follower.break_off(&mut self.reporter);
+            drop(session);
+            self.reporter.failure(Failure::from(&error));
+            self.reporter.connecting();
+            self.dialer.pause_after(&error, live_for).await;
+        }
+    }
+}

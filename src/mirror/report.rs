@@ -1,0 +1,252 @@
+//! One cluster's voice: every transition, failure and refusal reaches the status board, the metrics and the log from here,
+//! with the same reasons in all three.
+
+use std::time::{Duration, SystemTime};
+
+use super::apply::Outcome;
+use super::rejects::{Example, MAX_EXAMPLES, RejectTally};
+use crate::kvstore::{ConnectError, Session, SessionError};
+use crate::telemetry::{ClusterMetrics, ClusterState, LastError, LogLimiter, Metrics, RejectExample, StatusBoard};
+use crate::view::ClusterView;
+
+/// Log lines about one cluster and one reason come at most once in this time.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Something that went wrong, in the three forms that operators need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Bounded set of names; a metric label.
+    pub reason: &'static str,
+    /// In plain words.
+    pub message: String,
+    /// What to do.
+    pub hint: String,
+}
+
+impl From<&ConnectError> for Failure {
+    fn from(error: &ConnectError) -> Self {
+        Self { reason: error.reason(), message: error.to_string(), hint: error.hint() }
+    }
+}
+
+impl From<&SessionError> for Failure {
+    fn from(error: &SessionError) -> Self {
+        Self { reason: error.reason(), message: error.to_string(), hint: error.hint() }
+    }
+}
+
+/// Tells about one cluster.
+#[derive(Debug)]
+pub struct Reporter {
+    cluster: String,
+    board: StatusBoard,
+    all_metrics: Metrics,
+    metrics: ClusterMetrics,
+    log: LogLimiter,
+    synced_once: bool,
+    last_failure: Option<Failure>,
+}
+
+impl Reporter {
+    /// Puts the cluster on the board, state `configured`.
+    #[must_use]
+    pub fn new(cluster: &str, local: bool, board: StatusBoard, metrics: Metrics) -> Self {
+        board.update(cluster, |status| status.local = local);
+        Self {
+            cluster: cluster.to_owned(),
+            board,
+            metrics: metrics.cluster(cluster),
+            all_metrics: metrics,
+            log: LogLimiter::new(1, LOG_INTERVAL),
+            synced_once: false,
+            last_failure: None,
+        }
+    }
+
+    /// The cluster's name.
+    #[must_use]
+    pub fn cluster(&self) -> &str {
+        &self.cluster
+    }
+
+    /// The cluster's counters.
+    #[must_use]
+    pub const fn metrics(&self) -> &ClusterMetrics {
+        &self.metrics
+    }
+
+    /// A transition; `stage` is what is being done, in a word.
+    pub fn state(&self, state: ClusterState, stage: &'static str) {
+        self.board.update(&self.cluster, |status| {
+            if status.state != state {
+                tracing::info!(cluster = self.cluster, from = status.state.name(), to = state.name(), "cluster state");
+            }
+            status.state = state;
+            status.stage = stage;
+        });
+    }
+
+    /// Connecting, for the first time or again: what was synced once is `reconnecting`.
+    pub fn connecting(&self) {
+        self.state(if self.synced_once { ClusterState::Reconnecting } else { ClusterState::Connecting }, "connect");
+    }
+
+    /// How far connecting has come.
+    pub fn dialing(&self, stage: &'static str, endpoint: &str) {
+        self.board.update(&self.cluster, |status| {
+            status.stage = stage;
+            endpoint.clone_into(&mut status.endpoint);
+        });
+    }
+
+    /// A session was made.
+    pub fn connected(&self, session: &Session) {
+        self.board.update(&self.cluster, |status| {
+            session.endpoint().clone_into(&mut status.endpoint);
+            status.etcd_cluster_id = session.etcd_cluster_id();
+            session.version().unwrap_or_default().clone_into(&mut status.etcd_version);
+        });
+        tracing::info!(
+            cluster = self.cluster,
+            endpoint = session.endpoint(),
+            etcd_cluster_id = format_args!("{:x}", session.etcd_cluster_id()),
+            "connected"
+        );
+    }
+
+    /// An attempt or a session failed.
+    pub fn failure(&mut self, failure: Failure) {
+        self.metrics.failure(failure.reason);
+        if let Some(suppressed) = self.log.allow(failure.reason) {
+            let Failure { reason, message, hint } = &failure;
+            tracing::warn!(cluster = self.cluster, reason, hint, suppressed, "{message}");
+        }
+        self.last_failure = Some(failure.clone());
+        self.board.update(&self.cluster, |status| {
+            status.failures += 1;
+            let Failure { reason, message, hint } = failure;
+            status.last_error = Some(LastError { reason, message, hint, at: SystemTime::now() });
+        });
+    }
+
+    /// A condition that lasts: counted and logged when it begins, not each time it is looked at.
+    pub fn condition(&mut self, failure: Failure) {
+        if self.last_failure.as_ref() != Some(&failure) {
+            self.failure(failure);
+        }
+    }
+
+    /// The cluster's ID, 0 when it gave it up.
+    pub fn cluster_id(&self, id: u16) {
+        self.board.update(&self.cluster, |status| status.cluster_id = id);
+    }
+
+    /// The heartbeat key was read.
+    pub fn heartbeat(&self, at: SystemTime) {
+        self.board.update(&self.cluster, |status| status.last_heartbeat = Some(at));
+    }
+
+    /// A step was taken.
+    pub(super) fn outcome(&mut self, outcome: &Outcome) {
+        self.metrics.upserts(outcome.counts.upserted);
+        self.metrics.unchanged(outcome.counts.unchanged);
+        self.metrics.deletes(outcome.counts.removed);
+        if outcome.rejects.total() > 0 {
+            self.refused(&outcome.rejects);
+        }
+    }
+
+    /// What the view shows of the cluster; nothing if `None`.
+    pub fn shown(&self, version: Option<&ClusterView>) {
+        self.board.update(&self.cluster, |status| {
+            status.identities = version.map_or(0, |version| version.len() as u64);
+            status.checksum = version.map_or(0, ClusterView::checksum);
+        });
+    }
+
+    /// Events were applied up to that revision; `now` if they were any.
+    pub(super) fn revision(&self, revision: i64, event: bool) {
+        self.board.update(&self.cluster, |status| {
+            status.revision = revision;
+            if event {
+                status.last_event = Some(SystemTime::now());
+            }
+        });
+    }
+
+    /// Complete and live.
+    pub(super) fn synced(&mut self) {
+        self.synced_once = true;
+        // The same trouble after this is new trouble.
+        self.last_failure = None;
+        self.board.update(&self.cluster, |status| status.synced_once = true);
+        self.state(ClusterState::Synced, "watch");
+    }
+
+    /// The cluster is gone: no trace of it stays.
+    pub fn forget(&self) {
+        self.board.remove(&self.cluster);
+        self.all_metrics.forget_cluster(&self.cluster);
+    }
+
+    fn refused(&mut self, tally: &RejectTally) {
+        for (reason, count) in tally.counts() {
+            (0..count).for_each(|_| self.metrics.reject(reason.name()));
+        }
+        for example in tally.examples() {
+            let Example { reason, key, detail } = example;
+            if let Some(suppressed) = self.log.allow(reason.name()) {
+                tracing::warn!(
+                    cluster = self.cluster,
+                    reason = reason.name(),
+                    key,
+                    suppressed,
+                    "entry refused: {detail}"
+                );
+            }
+        }
+        let at = SystemTime::now();
+        self.board.update(&self.cluster, |status| {
+            for (reason, count) in tally.counts() {
+                *status.rejects.entry(reason.name()).or_default() += count;
+            }
+            status.reject_examples.extend(tally.examples().iter().map(|example| RejectExample {
+                reason: example.reason.name(),
+                key: example.key.clone(),
+                detail: example.detail.clone(),
+                at,
+            }));
+            let too_many = status.reject_examples.len().saturating_sub(MAX_EXAMPLES);
+            status.reject_examples.drain(..too_many);
+        });
+    }
+}
+
+// TEMP until the kvstore room has them
+impl ConnectError {
+    fn reason(&self) -> &'static str {
+        "x"
+    }
+    fn hint(&self) -> String {
+        String::new()
+    }
+    pub(super) fn is_retryable(&self) -> bool {
+        true
+    }
+}
+impl SessionError {
+    fn reason(&self) -> &'static str {
+        "x"
+    }
+    fn hint(&self) -> String {
+        String::new()
+    }
+    pub(super) fn is_retryable(&self) -> bool {
+        true
+    }
+}
+impl crate::kvstore::Stage {
+    pub(super) fn name(self) -> &'static str {
+        "x"
+    }
+}

@@ -1,0 +1,96 @@
+//! Metrics: a registry of our own, and typed handles, so that no caller spells a name or a label.
+
+mod cluster;
+mod subscriptions;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus::core::Collector;
+use prometheus::process_collector::ProcessCollector;
+use prometheus::{IntGaugeVec, Registry, TextEncoder};
+
+pub use cluster::ClusterMetrics;
+pub use subscriptions::{FrameKind, SubscriptionEnd, SubscriptionGuard};
+pub use table::{Kind, Spec, markdown, rows};
+
+use super::StatusBoard;
+use cluster::Clusters;
+use subscriptions::Subscriptions;
+
+/// Everything that is counted; cheap to clone.
+#[derive(Clone)]
+pub struct Metrics(Arc<Inner>);
+
+struct Inner {
+    registry: Registry,
+    clusters: Clusters,
+    subscriptions: Subscriptions,
+}
+
+impl Metrics {
+    /// A registry of its own (tests run many gateways in one process), whose gauges of peers and identities read `board`.
+    #[must_use]
+    pub fn new(board: StatusBoard) -> Self {
+        let registry = Registry::new();
+        let build_info = always(IntGaugeVec::new(table::BUILD_INFO.opts(), table::BUILD_INFO.labels));
+        build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        register(&registry, &build_info);
+        always(registry.register(Box::new(ProcessCollector::for_self())));
+        let clusters = Clusters::new(board);
+        register(&registry, &clusters);
+        let subscriptions = Subscriptions::new(&registry);
+        Self(Arc::new(Inner { registry, clusters, subscriptions }))
+    }
+
+    /// The counters of one cluster, made at first use. Keep the handle rather than ask for each event.
+    #[must_use]
+    pub fn cluster(&self, name: &str) -> ClusterMetrics {
+        self.0.clusters.get(name)
+    }
+
+    /// Drops all series of a cluster. Handles to them go on counting into nothing; a cluster of that name that is made
+    /// again begins at zero.
+    pub fn forget_cluster(&self, name: &str) {
+        self.0.clusters.forget(name);
+    }
+
+    /// Counts a subscription as open until the guard is dropped or ended.
+    pub fn subscription(&self) -> SubscriptionGuard {
+        self.0.subscriptions.open()
+    }
+
+    /// A frame was handed to a subscription's stream.
+    pub fn frame(&self, kind: FrameKind) {
+        self.0.subscriptions.frame(kind);
+    }
+
+    /// A scrape, in Prometheus' text format.
+    #[must_use]
+    pub fn scrape(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String fails for an empty family only, and the registry leaves those out.
+        if let Err(error) = TextEncoder::new().encode_utf8(&self.0.registry.gather(), &mut text) {
+            tracing::error!(%error, "the scrape is incomplete");
+        }
+        text
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+/// Unwraps what can only fail for a bad or doubled name in the table, which is constant and which a test builds whole.
+fn always<T>(result: prometheus::Result<T>) -> T {
+    result.expect("the metric table is well-formed")
+}
+
+fn register(registry: &Registry, collector: &(impl Collector + Clone + 'static)) {
+    always(registry.register(Box::new(collector.clone())));
+}

@@ -1,0 +1,164 @@
+//! Every metric that a scrape can show, in one table: the constructors read it, `docs/metrics.md` is made from it.
+
+use std::fmt::Write as _;
+
+use prometheus::{HistogramOpts, Opts};
+
+/// What a metric is to Prometheus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only rises.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// Counts of observations, by upper bound.
+    Histogram,
+}
+
+impl Kind {
+    /// As in a scrape's `# TYPE` line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+/// One row.
+#[derive(Clone, Copy, Debug)]
+pub struct Spec {
+    /// Full name.
+    pub name: &'static str,
+    /// What it is to Prometheus.
+    pub kind: Kind,
+    /// Label names, sorted.
+    pub labels: &'static [&'static str],
+    /// One sentence, with the unit where there is one.
+    pub help: &'static str,
+}
+
+/// The label that names a cluster; its series go when the cluster goes.
+pub(super) const CLUSTER: &str = "cluster";
+
+pub(super) const PEERS: Spec = Spec {
+    name: "meshgate_peers",
+    kind: Kind::Gauge,
+    labels: &["state"],
+    help: "Configured peer clusters by state; the sum over the states is the number of peer files.",
+};
+pub(super) const IDENTITIES: Spec = Spec {
+    name: "meshgate_identities",
+    kind: Kind::Gauge,
+    labels: &[CLUSTER],
+    help: "Identities held of each cluster, the gateway's own included.",
+};
+pub(super) const EVENTS: Spec = Spec {
+    name: "meshgate_events_total",
+    kind: Kind::Counter,
+    labels: &[CLUSTER, "kind"],
+    help: "Accepted store events and list entries: upsert, delete, unchanged (an upsert that said nothing new).",
+};
+pub(super) const REJECTS: Spec = Spec {
+    name: "meshgate_rejects_total",
+    kind: Kind::Counter,
+    labels: &[CLUSTER, "reason"],
+    help: "Store entries that were refused, by the check that refused them.",
+};
+pub(super) const FAILURES: Spec = Spec {
+    name: "meshgate_failures_total",
+    kind: Kind::Counter,
+    labels: &[CLUSTER, "reason"],
+    help: "Failed attempts to reach or to go on reading a cluster's store, by reason.",
+};
+pub(super) const SYNC_DURATION: Spec = Spec {
+    name: "meshgate_sync_duration_seconds",
+    kind: Kind::Histogram,
+    labels: &[CLUSTER, "kind"],
+    help: "Seconds from the start of a list to its publication: the first one of a cluster, or again.",
+};
+pub(super) const SUBSCRIBERS: Spec =
+    Spec { name: "meshgate_subscribers", kind: Kind::Gauge, labels: &[], help: "Subscription streams that are open." };
+pub(super) const SUBSCRIPTION_ENDS: Spec = Spec {
+    name: "meshgate_subscription_ends_total",
+    kind: Kind::Counter,
+    labels: &["reason"],
+    help: "Subscription streams that ended, by reason.",
+};
+pub(super) const FRAMES: Spec = Spec {
+    name: "meshgate_frames_total",
+    kind: Kind::Counter,
+    labels: &["kind"],
+    help: "Frames handed to subscription streams, by kind.",
+};
+pub(super) const BUILD_INFO: Spec = Spec {
+    name: "meshgate_build_info",
+    kind: Kind::Gauge,
+    labels: &["version"],
+    help: "Always 1; the label says what runs.",
+};
+
+/// What the prometheus crate's process collector adds; names and help texts are that crate's.
+const PROCESS: [Spec; 7] = [
+    process("process_cpu_seconds_total", Kind::Counter, "Total user and system CPU time spent in seconds."),
+    process("process_max_fds", Kind::Gauge, "Maximum number of open file descriptors."),
+    process("process_open_fds", Kind::Gauge, "Number of open file descriptors."),
+    process("process_resident_memory_bytes", Kind::Gauge, "Resident memory size in bytes."),
+    process("process_start_time_seconds", Kind::Gauge, "Start time of the process since unix epoch in seconds."),
+    process("process_threads", Kind::Gauge, "Number of OS threads in the process."),
+    process("process_virtual_memory_bytes", Kind::Gauge, "Virtual memory size in bytes."),
+];
+
+const fn process(name: &'static str, kind: Kind, help: &'static str) -> Spec {
+    Spec { name, kind, labels: &[], help }
+}
+
+const OWN: [Spec; 10] =
+    [BUILD_INFO, PEERS, IDENTITIES, EVENTS, REJECTS, FAILURES, SYNC_DURATION, SUBSCRIBERS, SUBSCRIPTION_ENDS, FRAMES];
+
+/// All rows, ours first.
+pub fn rows() -> impl Iterator<Item = Spec> {
+    OWN.into_iter().chain(PROCESS)
+}
+
+/// The table as the page `docs/metrics.md`.
+#[must_use]
+pub fn markdown() -> String {
+    let mut page = String::from(
+        "# Metrics\n\n\
+         Served at `/metrics` of the HTTP port. Made from the table in `src/telemetry/metrics/table.rs`; a test fails if\n\
+         this page, the table and a scrape differ (`MESHGATE_BLESS=1 cargo nextest run metrics_page` rewrites the page).\n\
+         Series with a `cluster` label go when the cluster's file is removed, and begin at zero when it returns.\n\n\
+         | name | type | labels | meaning |\n| --- | --- | --- | --- |\n",
+    );
+    for row in rows() {
+        let labels = row.labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(", ");
+        // Writing to a String cannot fail.
+        let _ = writeln!(page, "| `{}` | {} | {labels} | {} |", row.name, row.kind.name(), row.help);
+    }
+    page
+}
+
+impl Spec {
+    /// The prometheus crate's options for this row.
+    pub(super) fn opts(&self) -> Opts {
+        Opts::new(self.name, self.help)
+    }
+
+    /// The same for a row that has one series set per cluster.
+    pub(super) fn opts_of(&self, cluster: &str) -> Opts {
+        self.opts().const_label(CLUSTER, cluster)
+    }
+
+    /// The same for a histogram.
+    pub(super) fn histogram_opts_of(&self, cluster: &str, buckets: &[f64]) -> HistogramOpts {
+        HistogramOpts::new(self.name, self.help).const_label(CLUSTER, cluster).buckets(buckets.to_vec())
+    }
+
+    /// The labels that vary within one cluster's series.
+    pub(super) fn labels_within_cluster(&self) -> Vec<&'static str> {
+        self.labels.iter().copied().filter(|label| *label != CLUSTER).collect()
+    }
+}
