@@ -19,9 +19,6 @@ pub(super) struct LabelHeader {
 }
 
 impl Label {
-    /// Longest source or key; the offsets are 16 bits.
-    pub(super) const MAX_PART: usize = u16::MAX as usize;
-
     /// `stored` is `source:key=value`, of which source and key have the given lengths.
     pub(super) fn new(hash: u32, source_len: u16, key_len: u16, stored: &str) -> Self {
         Self(ThinArc::from_header_and_slice(LabelHeader { hash, source_len, key_len }, stored.as_bytes()))

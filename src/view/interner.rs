@@ -11,7 +11,7 @@ use hashbrown::HashTable;
 
 use super::checksum::key_hash;
 use super::entry::Label;
-use crate::identity::{LabelRef, labels_of, render_key_string};
+use crate::identity::{LabelRef, Part, parts_of, render_key_string};
 
 /// Shards keep peers that sync at the same time off each other's lock; a power of two.
 const SHARDS: usize = 16;
@@ -66,30 +66,32 @@ impl Interner {
     /// Interns the labels of a key string into `labels` (cleared first) and returns the hash of its stored form.
     pub(super) fn intern(&self, key_string: &str, labels: &mut Vec<Label>) -> Result<u64, LabelTooLong> {
         labels.clear();
-        let mut rest = Some(key_string);
-        for label in labels_of(key_string) {
-            let label = self.label(label, key_string)?;
-            rest = rest.and_then(|rest| rest.strip_prefix(label.as_str())).and_then(|rest| rest.strip_prefix(';'));
-            labels.push(label);
+        let mut stored_len = 0;
+        let mut all_stored = true;
+        for part in parts_of(key_string) {
+            stored_len += part.label.stored_len();
+            all_stored &= part.is_stored_form();
+            labels.push(self.label(part)?);
         }
-        // Nearly every key string stands in the store as it would be rendered; the others are rendered.
-        Ok(match rest {
-            Some("") => key_hash(key_string),
-            _ => key_hash(&render_key_string(labels.iter().map(Label::parts))),
+        // Nearly every key string stands in the store as it would be rendered; the others are rendered. With the
+        // last `;` in its place, equal lengths say that nothing stands between the parts.
+        Ok(if all_stored && stored_len == key_string.len() && (key_string.is_empty() || key_string.ends_with(';')) {
+            key_hash(key_string)
+        } else {
+            key_hash(&render_key_string(labels.iter().map(Label::parts)))
         })
     }
 
-    /// `within` is the text that `label` borrows from: a label that stands there in stored form is interned from those
-    /// bytes as they are.
-    fn label(&self, label: LabelRef<'_>, within: &str) -> Result<Label, LabelTooLong> {
-        let LabelRef { source, key, value } = label;
-        if source.len() > Label::MAX_PART || key.len() > Label::MAX_PART {
+    /// A part that stands in stored form, as nearly all do, is interned from those bytes as they are.
+    fn label(&self, part: Part<'_>) -> Result<Label, LabelTooLong> {
+        let LabelRef { source, key, value } = part.label;
+        let (Ok(source_len), Ok(key_len)) = (u16::try_from(source.len()), u16::try_from(key.len())) else {
             return Err(LabelTooLong);
-        }
-        let (source_len, key_len) = (source.len() as u16, key.len() as u16);
-        match stored_form_within(label, within) {
-            Some(stored) => Ok(self.stored(source_len, key_len, stored)),
-            None => Ok(self.stored(source_len, key_len, &format!("{source}:{key}={value}"))),
+        };
+        if part.is_stored_form() {
+            Ok(self.stored(source_len, key_len, part.text))
+        } else {
+            Ok(self.stored(source_len, key_len, &format!("{source}:{key}={value}")))
         }
     }
 
@@ -133,20 +135,6 @@ fn sweep(shard: &mut HashTable<Label>) {
 fn lock(shard: &Mutex<HashTable<Label>>) -> MutexGuard<'_, HashTable<Label>> {
     // A panic while it was held left the table whole: every change to it is one call.
     shard.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The text `source:key=value` inside `within`, if the parts stand there in this form.
-fn stored_form_within<'a>(label: LabelRef<'_>, within: &'a str) -> Option<&'a str> {
-    let start = (label.source.as_ptr() as usize).checked_sub(within.as_ptr() as usize)?;
-    let key_start = start.checked_add(label.source.len() + 1)?;
-    let value_start = key_start.checked_add(label.key.len() + 1)?;
-    let stored = within.get(start..value_start.checked_add(label.value.len())?)?;
-    let parts_stand_there = stored.get(..label.source.len()) == Some(label.source)
-        && within.as_bytes().get(key_start - 1) == Some(&b':')
-        && within.get(key_start..key_start + label.key.len()) == Some(label.key)
-        && within.as_bytes().get(value_start - 1) == Some(&b'=')
-        && within.get(value_start..value_start + label.value.len()) == Some(label.value);
-    parts_stand_there.then_some(stored)
 }
 
 /// A label's source or key is longer than 65,535 bytes.

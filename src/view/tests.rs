@@ -174,6 +174,7 @@ fn another_form_of_the_same_labels_is_unchanged_and_found() {
     assert_eq!(builder.upsert(number(1), "k8s:app;k8s:b=c", 1), Ok(Effect::Added));
     assert_eq!(builder.upsert(number(1), "k8s:app=;k8s:b=c;", 2), Ok(Effect::Unchanged));
     assert_eq!(builder.upsert(number(1), "k8s:app;;k8s:b=c;", 3), Ok(Effect::Unchanged));
+    assert_eq!(builder.upsert(number(1), ";k8s:app=;k8s:b=c", 4), Ok(Effect::Unchanged));
     let view = builder.build();
     let identity = view.get(number(1)).unwrap();
     assert_eq!((identity.key_string().as_str(), identity.revision()), ("k8s:app=;k8s:b=c;", 1));
