@@ -1,1 +1,3 @@
 //! Black-box tests against real etcds; `support` runs them.
+
+mod identity;
