@@ -2,3 +2,4 @@
 
 mod devkit;
 mod support;
+mod identity;
