@@ -6,3 +6,4 @@ mod devkit;
 mod gateway;
 mod peer;
 mod support;
+mod identity;
