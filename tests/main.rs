@@ -4,6 +4,6 @@
 
 mod devkit;
 mod gateway;
+mod identity;
 mod peer;
 mod support;
-mod identity;

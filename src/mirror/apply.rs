@@ -123,17 +123,13 @@ impl Mirror {
     /// The session is over, or the list is of no use any more: undoes a list that is not complete.
     pub fn break_off(&mut self) -> Publication {
         let Some(list) = self.list.take() else { return Publication::None };
-        match &self.base {
-            Some(base) => {
-                self.builder.reset_to(base);
-                Publication::None
-            }
-            None => {
-                let id = self.builder.current().id();
-                self.builder.clear();
-                if list.shown { Publication::Withdraw(id) } else { Publication::None }
-            }
+        if let Some(base) = &self.base {
+            self.builder.reset_to(base);
+            return Publication::None;
         }
+        let id = self.builder.current().id();
+        self.builder.clear();
+        if list.shown { Publication::Withdraw(id) } else { Publication::None }
     }
 
     fn list_started(&mut self) -> Outcome {

@@ -73,9 +73,9 @@ impl Reporter {
         &self.metrics
     }
 
-    /// A transition; `stage` is what is being done, in a word.
-    pub fn state(&self, state: ClusterState, stage: &'static str) {
-        self.board.update(&self.cluster, |status| self.enter(status, state, stage));
+    /// A transition; `doing` is the stage, in a word.
+    pub fn state(&self, state: ClusterState, doing: &'static str) {
+        self.board.update(&self.cluster, |status| self.enter(status, state, doing));
     }
 
     /// Connecting, for the first time or again: what was synced once is `reconnecting`.
@@ -86,12 +86,12 @@ impl Reporter {
         });
     }
 
-    fn enter(&self, status: &mut ClusterStatus, state: ClusterState, stage: &'static str) {
+    fn enter(&self, status: &mut ClusterStatus, state: ClusterState, doing: &'static str) {
         if status.state != state {
             tracing::info!(cluster = self.cluster, from = status.state.name(), to = state.name(), "cluster state");
         }
         status.state = state;
-        status.stage = stage;
+        status.stage = doing;
     }
 
     /// How far connecting has come.
@@ -132,11 +132,11 @@ impl Reporter {
     }
 
     /// Something that lasts keeps the cluster in `state`: told when it begins or changes, not each time it is looked at.
-    pub fn blocked(&self, state: ClusterState, stage: &'static str, failure: Failure) {
+    pub fn blocked(&self, state: ClusterState, doing: &'static str, failure: Failure) {
         let mut news = false;
         self.board.update(&self.cluster, |status| {
             news = status.state != state || !is_known(status, &failure);
-            self.enter(status, state, stage);
+            self.enter(status, state, doing);
         });
         if news {
             self.failure(failure);

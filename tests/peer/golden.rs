@@ -30,7 +30,8 @@ struct Step {
 
 #[derive(Deserialize)]
 struct Op {
-    op: String,
+    #[serde(rename = "op")]
+    kind: String,
     key: String,
     value: String,
     value_b64: Option<String>,
@@ -182,7 +183,7 @@ async fn the_steps_of_a_real_cilium() {
 
 async fn run(store: &Store, ops: &[Op]) {
     for op in ops {
-        match op.op.as_str() {
+        match op.kind.as_str() {
             "put" => store.put(&op.key, op.value()).await,
             "delete" => store.delete(&op.key).await,
             other => panic!("{other}"),
