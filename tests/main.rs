@@ -1,5 +1,8 @@
 //! Black-box tests against real etcds; `support` runs them.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails there")]
+#![allow(clippy::disallowed_methods, reason = "tests of whole processes have no runtime whose clock they could read")]
 
 mod devkit;
+mod gateway;
 mod support;
 mod identity;

@@ -1,5 +1,6 @@
 //! The command line: one file a subcommand. Prints; turns results into exit codes.
 
+mod certs;
 mod run;
 
 use std::future::Future;
@@ -20,6 +21,8 @@ struct Cli {
 enum Command {
     /// Runs the gateway.
     Run(run::Args),
+    /// Makes development certificates.
+    Certs(certs::Args),
 }
 
 /// Something failed, in the world or in us.
@@ -32,6 +35,7 @@ const USAGE: u8 = 2;
 pub fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run(args) => run::run(args),
+        Command::Certs(args) => certs::run(&args),
     }
 }
 

@@ -6,7 +6,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{FAILURE, USAGE, block_on, fail};
 use crate::config::{Config, Environment, Flags};
-use crate::gateway::{Gateway, Running};
+use crate::gateway::{Gateway, Running, TaskEnded};
 use crate::telemetry::logging;
 
 /// Flags beat `MESHGATE_*` variables, which beat the file given with --config, which beats the defaults.
@@ -55,7 +55,7 @@ async fn gateway(config: Config) -> ExitCode {
 }
 
 /// `None` when a second signal cuts it short.
-async fn drain(running: &mut Running, signals: &mut Signals) -> Option<Result<(), crate::gateway::RunError>> {
+async fn drain(running: &mut Running, signals: &mut Signals) -> Option<Result<(), TaskEnded>> {
     tokio::select! {
         ended = running.done() => Some(ended),
         _ = signals.next() => None,

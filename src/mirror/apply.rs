@@ -200,7 +200,7 @@ impl Mirror {
     fn put(&mut self, entry: &KeyValue, outcome: &mut Outcome) {
         let number = match self.admission.number(self.suffix(&entry.key)) {
             Ok(number) => number,
-            Err(reject) => return outcome.rejects.add(&entry.key, reject),
+            Err(reject) => return outcome.rejects.add(&entry.key, &reject),
         };
         let upserted = self.admission.key_string(&entry.value).and_then(|key_string| {
             // The builder's own limit is above any sane one of ours.
@@ -211,7 +211,7 @@ impl Mirror {
             Ok(Effect::Added | Effect::Modified) => outcome.counts.upserted += 1,
             Ok(Effect::Unchanged) => outcome.counts.unchanged += 1,
             Err(reject) => {
-                outcome.rejects.add(&entry.key, reject);
+                outcome.rejects.add(&entry.key, &reject);
                 // Whatever the number stood for, it does so no longer.
                 self.remove(number, outcome);
             }
@@ -221,7 +221,7 @@ impl Mirror {
     fn delete(&mut self, key: &[u8], outcome: &mut Outcome) {
         match self.admission.number(self.suffix(key)) {
             Ok(number) => self.remove(number, outcome),
-            Err(reject) => outcome.rejects.add(key, reject),
+            Err(reject) => outcome.rejects.add(key, &reject),
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::report::{Failure, Reporter};
-use crate::kvstore::{Backoff, Connector, EtcdConfig, Session, SessionError, Timing};
+use crate::kvstore::{Backoff, Connector, EtcdConfig, Session, Stage, Timing};
 
 /// A session that was live for this long shows that the trouble before it is over.
 const STEADY: Duration = Duration::from_secs(10);
@@ -30,14 +30,11 @@ impl Dialer {
     }
 
     /// The next session, however long it takes. May be dropped at any time.
-    pub async fn connect(&mut self, reporter: &mut Reporter) -> Session {
+    pub async fn connect(&mut self, reporter: &Reporter) -> Session {
         reporter.connecting();
         loop {
-            let attempt = {
-                let told = &*reporter;
-                self.connector.connect(&|stage, endpoint: &str| told.dialing(stage.name(), endpoint)).await
-            };
-            match attempt {
+            let told = |stage: Stage, endpoint: &str| reporter.dialing(stage.name(), endpoint);
+            match self.connector.connect(&told).await {
                 Ok(session) => {
                     reporter.connected(&session);
                     return session;
@@ -51,12 +48,12 @@ impl Dialer {
         }
     }
 
-    /// A session ended after it was live for that long; waits before the next one.
-    pub async fn pause_after(&mut self, error: &SessionError, live_for: Option<Duration>) {
+    /// A session ended after it was live for that long, if it ever was; waits before the next one.
+    pub async fn pause_after(&mut self, retryable: bool, live_for: Option<Duration>) {
         if live_for.is_some_and(|live_for| live_for >= STEADY) {
             self.backoff.reset();
         }
-        let delay = self.delay(error.is_retryable());
+        let delay = self.delay(retryable);
         sleep(delay).await;
     }
 

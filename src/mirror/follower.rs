@@ -1,6 +1,6 @@
 //! Drives a list-and-watch into the view: one cluster, one prefix, any number of sessions.
 
-use std::time::Instant;
+use tokio::time::Instant;
 
 use super::apply::{Mirror, Outcome, Publication};
 use super::report::Reporter;
@@ -28,7 +28,7 @@ impl Follower {
     }
 
     /// Follows another prefix of the same cluster: lists it, and shows what is held until that list is complete.
-    pub fn move_to(&mut self, prefix: Vec<u8>, reporter: &mut Reporter) {
+    pub fn move_to(&mut self, prefix: Vec<u8>, reporter: &Reporter) {
         let publication = self.mirror.move_to(prefix.clone());
         self.publish(publication, reporter);
         self.list_watch = ListWatch::new(prefix, self.options.clone());
@@ -36,7 +36,7 @@ impl Follower {
     }
 
     /// Steps until the session is over, and says why it is. May be dropped at any time; [`Self::break_off`] is due then.
-    pub async fn follow(&mut self, session: &Session, reporter: &mut Reporter) -> SessionError {
+    pub async fn follow(&mut self, session: &Session, reporter: &Reporter) -> SessionError {
         loop {
             match self.list_watch.step(session).await {
                 Ok(step) => self.take(step, reporter),
@@ -46,7 +46,7 @@ impl Follower {
     }
 
     /// Undoes a list that is not complete. What is complete stays.
-    pub fn break_off(&mut self, reporter: &mut Reporter) {
+    pub fn break_off(&mut self, reporter: &Reporter) {
         self.live = false;
         self.list_since = None;
         let publication = self.mirror.break_off();
@@ -65,7 +65,7 @@ impl Follower {
         self.mirror.current()
     }
 
-    fn take(&mut self, step: Step, reporter: &mut Reporter) {
+    fn take(&mut self, step: Step, reporter: &Reporter) {
         match &step {
             Step::ListStarted(_) => {
                 self.live = false;

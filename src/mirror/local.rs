@@ -1,8 +1,7 @@
 //! Our own cluster: the same machinery on our own etcd, with no configuration to read and no canary to wait for. What was
 //! synced once is shown for as long as the gateway runs, whether the etcd is there or not.
 
-use std::time::Instant;
-
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::admission::Admission;
@@ -62,15 +61,15 @@ impl LocalCluster {
 
     async fn live(&mut self) {
         loop {
-            let session = self.dialer.connect(&mut self.reporter).await;
+            let session = self.dialer.connect(&self.reporter).await;
             let since = Instant::now();
-            let error = self.follower.follow(&session, &mut self.reporter).await;
+            let error = self.follower.follow(&session, &self.reporter).await;
             let live_for = self.follower.is_live().then(|| since.elapsed());
-            self.follower.break_off(&mut self.reporter);
+            self.follower.break_off(&self.reporter);
             drop(session);
             self.reporter.failure(Failure::from(&error));
             self.reporter.connecting();
-            self.dialer.pause_after(&error, live_for).await;
+            self.dialer.pause_after(error.is_retryable(), live_for).await;
         }
     }
 }

@@ -6,7 +6,9 @@ use std::time::{Duration, SystemTime};
 use super::apply::Outcome;
 use super::rejects::{Example, MAX_EXAMPLES, RejectTally};
 use crate::kvstore::{ConnectError, Session, SessionError};
-use crate::telemetry::{ClusterMetrics, ClusterState, LastError, LogLimiter, Metrics, RejectExample, StatusBoard};
+use crate::telemetry::{
+    ClusterMetrics, ClusterState, ClusterStatus, LastError, LogLimiter, Metrics, RejectExample, StatusBoard,
+};
 use crate::view::ClusterView;
 
 /// Log lines about one cluster and one reason come at most once in this time.
@@ -43,8 +45,6 @@ pub struct Reporter {
     all_metrics: Metrics,
     metrics: ClusterMetrics,
     log: LogLimiter,
-    synced_once: bool,
-    last_failure: Option<Failure>,
 }
 
 impl Reporter {
@@ -58,8 +58,6 @@ impl Reporter {
             metrics: metrics.cluster(cluster),
             all_metrics: metrics,
             log: LogLimiter::new(1, LOG_INTERVAL),
-            synced_once: false,
-            last_failure: None,
         }
     }
 
@@ -77,18 +75,23 @@ impl Reporter {
 
     /// A transition; `stage` is what is being done, in a word.
     pub fn state(&self, state: ClusterState, stage: &'static str) {
-        self.board.update(&self.cluster, |status| {
-            if status.state != state {
-                tracing::info!(cluster = self.cluster, from = status.state.name(), to = state.name(), "cluster state");
-            }
-            status.state = state;
-            status.stage = stage;
-        });
+        self.board.update(&self.cluster, |status| self.enter(status, state, stage));
     }
 
     /// Connecting, for the first time or again: what was synced once is `reconnecting`.
     pub fn connecting(&self) {
-        self.state(if self.synced_once { ClusterState::Reconnecting } else { ClusterState::Connecting }, "connect");
+        self.board.update(&self.cluster, |status| {
+            let state = if status.synced_once { ClusterState::Reconnecting } else { ClusterState::Connecting };
+            self.enter(status, state, "connect");
+        });
+    }
+
+    fn enter(&self, status: &mut ClusterStatus, state: ClusterState, stage: &'static str) {
+        if status.state != state {
+            tracing::info!(cluster = self.cluster, from = status.state.name(), to = state.name(), "cluster state");
+        }
+        status.state = state;
+        status.stage = stage;
     }
 
     /// How far connecting has come.
@@ -115,13 +118,12 @@ impl Reporter {
     }
 
     /// An attempt or a session failed.
-    pub fn failure(&mut self, failure: Failure) {
+    pub fn failure(&self, failure: Failure) {
         self.metrics.failure(failure.reason);
         if let Some(suppressed) = self.log.allow(failure.reason) {
             let Failure { reason, message, hint } = &failure;
             tracing::warn!(cluster = self.cluster, reason, hint, suppressed, "{message}");
         }
-        self.last_failure = Some(failure.clone());
         self.board.update(&self.cluster, |status| {
             status.failures += 1;
             let Failure { reason, message, hint } = failure;
@@ -129,9 +131,23 @@ impl Reporter {
         });
     }
 
-    /// A condition that lasts: counted and logged when it begins, not each time it is looked at.
-    pub fn condition(&mut self, failure: Failure) {
-        if self.last_failure.as_ref() != Some(&failure) {
+    /// Something that lasts keeps the cluster in `state`: told when it begins or changes, not each time it is looked at.
+    pub fn blocked(&self, state: ClusterState, stage: &'static str, failure: Failure) {
+        let mut news = false;
+        self.board.update(&self.cluster, |status| {
+            news = status.state != state || !is_known(status, &failure);
+            self.enter(status, state, stage);
+        });
+        if news {
+            self.failure(failure);
+        }
+    }
+
+    /// The same for something that does not hinder yet.
+    pub fn concern(&self, failure: Failure) {
+        let mut news = false;
+        self.board.update(&self.cluster, |status| news = !is_known(status, &failure));
+        if news {
             self.failure(failure);
         }
     }
@@ -147,7 +163,7 @@ impl Reporter {
     }
 
     /// A step was taken.
-    pub(super) fn outcome(&mut self, outcome: &Outcome) {
+    pub(super) fn outcome(&self, outcome: &Outcome) {
         self.metrics.upserts(outcome.counts.upserted);
         self.metrics.unchanged(outcome.counts.unchanged);
         self.metrics.deletes(outcome.counts.removed);
@@ -175,12 +191,11 @@ impl Reporter {
     }
 
     /// Complete and live.
-    pub(super) fn synced(&mut self) {
-        self.synced_once = true;
-        // The same trouble after this is new trouble.
-        self.last_failure = None;
-        self.board.update(&self.cluster, |status| status.synced_once = true);
-        self.state(ClusterState::Synced, "watch");
+    pub(super) fn synced(&self) {
+        self.board.update(&self.cluster, |status| {
+            status.synced_once = true;
+            self.enter(status, ClusterState::Synced, "watch");
+        });
     }
 
     /// The cluster is gone: no trace of it stays.
@@ -189,7 +204,7 @@ impl Reporter {
         self.all_metrics.forget_cluster(&self.cluster);
     }
 
-    fn refused(&mut self, tally: &RejectTally) {
+    fn refused(&self, tally: &RejectTally) {
         for (reason, count) in tally.counts() {
             (0..count).for_each(|_| self.metrics.reject(reason.name()));
         }
@@ -222,6 +237,10 @@ impl Reporter {
     }
 }
 
+fn is_known(status: &ClusterStatus, failure: &Failure) -> bool {
+    status.last_error.as_ref().is_some_and(|known| known.reason == failure.reason && known.message == failure.message)
+}
+
 // TEMP until the kvstore room has them
 impl ConnectError {
     fn reason(&self) -> &'static str {
@@ -230,7 +249,7 @@ impl ConnectError {
     fn hint(&self) -> String {
         String::new()
     }
-    pub(super) fn is_retryable(&self) -> bool {
+    pub(crate) fn is_retryable(&self) -> bool {
         true
     }
 }
@@ -241,7 +260,7 @@ impl SessionError {
     fn hint(&self) -> String {
         String::new()
     }
-    pub(super) fn is_retryable(&self) -> bool {
+    pub(crate) fn is_retryable(&self) -> bool {
         true
     }
 }

@@ -129,7 +129,7 @@ impl LabelMix {
 }
 
 fn pick<const N: usize>(words: &[&'static str; N], number: u64) -> &'static str {
-    // The modulus makes it fit, and be an index.
+    #[expect(clippy::cast_possible_truncation, reason = "the modulus makes it an index")]
     words[(number % N as u64) as usize]
 }
 

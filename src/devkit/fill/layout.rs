@@ -49,12 +49,11 @@ struct Capabilities {
     service_exports_enabled: Option<bool>,
 }
 
-// Serde's signature, hence the references.
-#[allow(clippy::trivially_copy_pass_by_ref)]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
 fn is_zero(number: &u32) -> bool {
     *number == 0
 }
-#[allow(clippy::trivially_copy_pass_by_ref)]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
 fn is_false(flag: &bool) -> bool {
     !flag
 }

@@ -1,0 +1,82 @@
+//! The time in which a peer holds a cluster ID: the claim, and what is shown under it, which go together.
+
+use crate::identity::{ClusterId, ClusterName, IdentityRange, MaxConnectedClusters};
+use crate::kvstore::ListWatchOptions;
+use crate::mirror::{Admission, Follower, Mirror, Reporter};
+use crate::view::{ClusterBuilder, Interner, View};
+
+use super::register::Claim;
+use super::state::Plan;
+
+/// What a tenure is made with.
+#[derive(Clone, Debug)]
+pub(super) struct Makings {
+    pub(super) view: View,
+    pub(super) interner: Interner,
+    pub(super) width: MaxConnectedClusters,
+    pub(super) list_watch: ListWatchOptions,
+    pub(super) max_key_string: usize,
+}
+
+/// A claim and its entries. Dropped without [`Self::drain`], both stay: the gateway stops, or the task panicked and the next
+/// one of the same peer resumes.
+#[derive(Debug)]
+pub(super) struct Tenure {
+    claim: Claim,
+    prefix: String,
+    view: View,
+    /// What the peer's store says goes through here.
+    pub(super) follower: Follower,
+}
+
+impl Tenure {
+    pub(super) fn begin(claim: Claim, peer: &ClusterName, prefix: String, makings: &Makings) -> Self {
+        let range = IdentityRange::of(claim.id(), makings.width);
+        let builder = ClusterBuilder::new(makings.interner.clone(), peer.clone(), claim.id(), range);
+        let admission = Admission::peer(range, peer.clone()).with_max_key_string(makings.max_key_string);
+        let mut mirror = Mirror::new(prefix.clone().into_bytes(), admission, builder);
+        // What an earlier task of this peer showed is the base of the next list; what it did not complete is not.
+        let shown = makings.view.load().cluster(claim.id()).filter(|shown| shown.name() == peer).cloned();
+        match shown {
+            Some(shown) if shown.is_synced() => mirror = mirror.on_top_of(shown),
+            Some(_) => makings.view.withdraw(claim.id()),
+            None => {}
+        }
+        let view = makings.view.clone();
+        let follower =
+            Follower::new(mirror, prefix.clone().into_bytes(), makings.list_watch.clone(), makings.view.clone());
+        Self { claim, prefix, view, follower }
+    }
+
+    pub(super) const fn id(&self) -> ClusterId {
+        self.claim.id()
+    }
+
+    /// Reads where the plan says.
+    pub(super) fn read_as(&mut self, plan: &Plan, reporter: &Reporter) {
+        if self.prefix != plan.prefix {
+            tracing::info!(
+                peer = reporter.cluster(),
+                from = self.prefix,
+                to = plan.prefix,
+                "the peer's identities move"
+            );
+            self.prefix.clone_from(&plan.prefix);
+            self.follower.move_to(plan.prefix.clone().into_bytes(), reporter);
+        }
+    }
+
+    /// Withdraws the entries, then frees the ID: in this order, or the next owner's entries would mix with ours.
+    pub(super) fn drain(self, reporter: &Reporter) {
+        tracing::info!(
+            peer = reporter.cluster(),
+            cluster_id = self.id().get(),
+            identities = self.follower.current().len(),
+            "draining"
+        );
+        self.view.withdraw(self.claim.id());
+        reporter.shown(None);
+        reporter.cluster_id(0);
+        self.claim.free();
+    }
+}

@@ -1,0 +1,141 @@
+//! The real binary: what it prints, and its exit code.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Instant;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::{SOON, flags, page};
+
+/// An etcd client YAML for an etcd that is not there.
+fn nobody(dir: &Path) -> PathBuf {
+    let path = dir.join("etcd.yaml");
+    // Port 1 is reserved, and nothing listens on it.
+    std::fs::write(&path, "endpoints: [http://127.0.0.1:1]\n").unwrap();
+    path
+}
+
+fn command(args: &[String]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_meshgate"));
+    command.arg("run").args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("MESHGATE_")) {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Exit code, and standard error without log lines.
+fn outcome(output: &Output) -> (i32, String) {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<_> = errors.lines().filter(|line| line.starts_with("error")).collect();
+    (output.status.code().unwrap(), lines.join("\n"))
+}
+
+#[test]
+fn wrong_flags_exit_with_2_and_one_line_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = flags(&nobody(dir.path()), &["--log-format=xml", "--shutdown-grace=5"]);
+    let (code, errors) = outcome(&command(&args).env("MESHGATE_LOG_LEVEL", "loud").output().unwrap());
+    assert_eq!(code, 2);
+    assert_eq!(
+        errors,
+        "error: --shutdown-grace 5: not a time; give a time from 0s to 1h, with a unit, such as 10s\n\
+         error: --log-format xml: no such format; give text or json\n\
+         error: MESHGATE_LOG_LEVEL=loud: neither a level (off, error, warn, info, debug, trace) nor directives like \
+         info,meshgate::kvstore=debug; give a level such as info"
+    );
+    let (code, errors) = outcome(&command(&["--cluster-nam=a".to_owned()]).output().unwrap());
+    assert_eq!((code, errors.as_str()), (2, "error: unexpected argument '--cluster-nam' found"));
+}
+
+#[test]
+fn a_bad_file_for_the_own_store_exits_with_2() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("etcd.yaml");
+    for (content, what) in [(None, "No such file"), (Some("endpoints: []\n"), "endpoint"), (Some("{"), "")] {
+        if let Some(content) = content {
+            std::fs::write(&path, content).unwrap();
+        }
+        let (code, errors) = outcome(&command(&flags(&path, &[])).output().unwrap());
+        assert_eq!((code, errors.lines().count()), (2, 1), "{content:?}: {errors}");
+        assert!(errors.contains(&*path.to_string_lossy()) && errors.contains(what), "{errors}");
+    }
+}
+
+#[test]
+fn an_occupied_port_exits_with_1_and_names_the_setting() {
+    let dir = tempfile::tempdir().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = taken.local_addr().unwrap();
+    for setting in ["listen", "http-listen"] {
+        let args: Vec<_> = flags(&nobody(dir.path()), &[])
+            .into_iter()
+            .filter(|flag| !flag.starts_with(&format!("--{setting}=")))
+            .chain([format!("--{setting}={addr}")])
+            .collect();
+        let (code, errors) = outcome(&command(&args).output().unwrap());
+        assert_eq!(code, 1);
+        assert_eq!(
+            errors,
+            format!(
+                "error: {setting}: cannot listen on {addr}: another process holds this port; stop it (`ss -ltnp` names it) \
+                 or choose another port"
+            )
+        );
+    }
+}
+
+/// A binary that runs; killed when dropped.
+struct Process {
+    child: Child,
+    http: SocketAddr,
+}
+
+impl Process {
+    /// Starts it and waits until it listens.
+    fn start(args: &[String]) -> Self {
+        let mut child = command(args).arg("--log-format=json").spawn().unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        let http = loop {
+            line.clear();
+            assert_ne!(log.read_line(&mut line).unwrap(), 0, "it ended before it listened");
+            let event: serde_json::Value = serde_json::from_str(&line).unwrap();
+            if event["message"] == "listening" {
+                break event["http"].as_str().unwrap().parse().unwrap();
+            }
+        };
+        // Somebody has to read on, or the process blocks once the pipe is full.
+        std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
+        Self { child, http }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test]
+async fn without_its_store_it_lives_and_a_signal_ends_it_with_0() {
+    let dir = tempfile::tempdir().unwrap();
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let mut process = Process::start(&flags(&nobody(dir.path()), &[]));
+        assert_eq!(page(process.http, "/livez").await, (200, "alive\n".to_owned()));
+        assert_eq!(page(process.http, "/readyz").await.0, 503);
+        let begin = Instant::now();
+        process.signal(signal);
+        assert_eq!(process.child.wait().unwrap().code(), Some(0));
+        assert!(begin.elapsed() < SOON, "within the grace and a bit");
+    }
+}
