@@ -240,32 +240,3 @@ impl Reporter {
 fn is_known(status: &ClusterStatus, failure: &Failure) -> bool {
     status.last_error.as_ref().is_some_and(|known| known.reason == failure.reason && known.message == failure.message)
 }
-
-// TEMP until the kvstore room has them
-impl ConnectError {
-    fn reason(&self) -> &'static str {
-        "x"
-    }
-    fn hint(&self) -> String {
-        String::new()
-    }
-    pub(crate) fn is_retryable(&self) -> bool {
-        true
-    }
-}
-impl SessionError {
-    fn reason(&self) -> &'static str {
-        "x"
-    }
-    fn hint(&self) -> String {
-        String::new()
-    }
-    pub(crate) fn is_retryable(&self) -> bool {
-        true
-    }
-}
-impl crate::kvstore::Stage {
-    pub(super) fn name(self) -> &'static str {
-        "x"
-    }
-}
