@@ -102,8 +102,12 @@ impl EtcdConfig {
     /// # Errors
     /// What is wrong and what to do.
     pub fn from_yaml_str(text: &str, base_dir: &Path) -> Result<Self, String> {
-        let file: File = serde_saphyr::from_str(text)
-            .map_err(|error| format!("is not an etcd client configuration in YAML: {error}"))?;
+        let file: File = serde_saphyr::from_str(text).map_err(|error| {
+            // The lines behind the first draw the place that the first one names.
+            let error = error.to_string();
+            let place = error.lines().next().unwrap_or_default();
+            format!("is not an etcd client configuration in YAML: {}", place.trim_start_matches("error: "))
+        })?;
         let path =
             |path: Option<PathBuf>| path.filter(|path| !path.as_os_str().is_empty()).map(|path| base_dir.join(path));
         let credentials = match (file.username, file.password) {

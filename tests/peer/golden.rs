@@ -128,7 +128,7 @@ async fn the_steps_of_a_real_cilium() {
 
     let (mut expected, mut refused) = (Contents::new(), 0);
     let away = live.iter().position(|step| step.name.contains("(disconnect)")).unwrap();
-    for step in std::iter::once(initial).chain(&live[..away]) {
+    for (nth, step) in std::iter::once(initial).chain(&live[..away]).enumerate() {
         if !std::ptr::eq(step, initial) {
             run(&store, step.ops.as_deref().unwrap_or_default()).await;
         }
@@ -141,7 +141,7 @@ async fn the_steps_of_a_real_cilium() {
         fold(&mut expected, step.events.as_deref().unwrap_or_default());
         let more = deviate(&step.name, &mut expected);
         refused += i64::try_from(step.log.as_ref().map_or(0, Vec::len)).unwrap() + more;
-        let marker = store.key_string(&format!("marker-{refused}-{}", expected.len()));
+        let marker = store.key_string(&format!("marker-{nth}"));
         store.put(&store.cluster.identity_key(MARKER), marker.clone()).await;
         eventually(&step.name, DEADLINE, async || rig.shown(2).get(&MARKER) == Some(&marker)).await;
         let mut shown = rig.shown(2);
