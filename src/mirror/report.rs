@@ -75,23 +75,28 @@ impl Reporter {
 
     /// A transition; `doing` is the stage, in a word.
     pub fn state(&self, state: ClusterState, doing: &'static str) {
-        self.board.update(&self.cluster, |status| self.enter(status, state, doing));
+        self.change(|status| (status.state, status.stage) = (state, doing));
     }
 
     /// Connecting, for the first time or again: what was synced once is `reconnecting`.
     pub fn connecting(&self) {
-        self.board.update(&self.cluster, |status| {
-            let state = if status.synced_once { ClusterState::Reconnecting } else { ClusterState::Connecting };
-            self.enter(status, state, "connect");
+        self.change(|status| {
+            status.state = if status.synced_once { ClusterState::Reconnecting } else { ClusterState::Connecting };
+            status.stage = "connect";
         });
     }
 
-    fn enter(&self, status: &mut ClusterStatus, state: ClusterState, doing: &'static str) {
-        if status.state != state {
-            tracing::info!(cluster = self.cluster, from = status.state.name(), to = state.name(), "cluster state");
+    /// Changes the status, and logs the transition if it is one; outside of the board's lock, since a log can block.
+    fn change(&self, change: impl FnOnce(&mut ClusterStatus)) {
+        let (mut from, mut to) = (ClusterState::default(), ClusterState::default());
+        self.board.update(&self.cluster, |status| {
+            from = status.state;
+            change(status);
+            to = status.state;
+        });
+        if from != to {
+            tracing::info!(cluster = self.cluster, from = from.name(), to = to.name(), "cluster state");
         }
-        status.state = state;
-        status.stage = doing;
     }
 
     /// How far connecting has come.
@@ -134,9 +139,9 @@ impl Reporter {
     /// Something that lasts keeps the cluster in `state`: told when it begins or changes, not each time it is looked at.
     pub fn blocked(&self, state: ClusterState, doing: &'static str, failure: Failure) {
         let mut news = false;
-        self.board.update(&self.cluster, |status| {
+        self.change(|status| {
             news = status.state != state || !is_known(status, &failure);
-            self.enter(status, state, doing);
+            (status.state, status.stage) = (state, doing);
         });
         if news {
             self.failure(failure);
@@ -192,9 +197,9 @@ impl Reporter {
 
     /// Complete and live.
     pub(super) fn synced(&self) {
-        self.board.update(&self.cluster, |status| {
+        self.change(|status| {
             status.synced_once = true;
-            self.enter(status, ClusterState::Synced, "watch");
+            (status.state, status.stage) = (ClusterState::Synced, "watch");
         });
     }
 

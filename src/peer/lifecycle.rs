@@ -161,7 +161,8 @@ impl Peer {
                     Err(end) => return end,
                 },
             }
-            self.break_off();
+            // Whatever it was that changed, the list is what is true of it (P4); a net effect it has none, or its own.
+            tenure.follower.start_over(&self.reporter);
         }
     }
 

@@ -23,7 +23,7 @@ async fn p06_the_later_of_two_is_refused_and_takes_over_by_itself() {
     rig.remove("first");
     rig.until_shown(5, &second.contents(&[(1, "c")])).await;
     rig.until_state("second", ClusterState::Synced).await;
-    let log = rig.subscriber.log();
+    let log = rig.subscriber.log().await;
     let last_of_first = log.iter().rposition(|told| matches!(told, Told::Removed(name, _) if name == "first")).unwrap();
     let first_of_second =
         log.iter().position(|told| matches!(told, Told::Upserted(name, ..) if name == "second")).unwrap();
@@ -71,7 +71,7 @@ async fn r13_a_peer_moves_to_another_id_and_another_peer_takes_the_old_one() {
     rig.until_shown(4, &a.contents(&[(1, "one")])).await;
     rig.until_shown(3, &b.contents(&[(1, "three")])).await;
     assert_eq!(rig.status("a").unwrap().cluster_id, 4);
-    let log = rig.subscriber.log();
+    let log = rig.subscriber.log().await;
     let at = |wanted: &dyn Fn(&Told) -> bool| log.iter().position(wanted).unwrap();
     let old = 3 << 16;
     let gone = |n: u32| move |told: &Told| *told == Told::Removed("a".into(), old + n);

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use meshgate::telemetry::ClusterState;
 
 use super::proxy::Proxy;
-use super::{Rig, Store, Told};
-use crate::support::Pki;
+use super::{DEADLINE, Rig, Store, Told};
 use crate::support::fill::{BadEntry, Cluster, HEARTBEAT_KEY};
+use crate::support::{Pki, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn p04_a_missing_configuration_is_awaited() {
@@ -36,7 +36,7 @@ async fn p04_a_lost_or_broken_configuration_changes_nothing() {
     rig.write("blue", &store.yaml_through(proxy.port()));
     rig.until_state("blue", ClusterState::Synced).await;
     let before = rig.version(2).unwrap();
-    rig.subscriber.clear();
+    rig.subscriber.clear().await;
     for (broken, reason) in [(None, "config-missing"), (Some("{"), "config-malformed")] {
         match broken {
             None => store.delete(&store.cluster.config_key()).await,
@@ -52,7 +52,7 @@ async fn p04_a_lost_or_broken_configuration_changes_nothing() {
         store.announce().await;
         rig.until_state("blue", ClusterState::Synced).await;
     }
-    assert!(rig.subscriber.log().is_empty(), "{:?}", rig.subscriber.log());
+    assert!(rig.subscriber.log().await.is_empty(), "{:?}", rig.subscriber.log().await);
     rig.stop().await;
 }
 
@@ -63,7 +63,7 @@ async fn p04_a_move_to_the_cache_has_no_net_effect() {
     let rig = Rig::start();
     rig.write("blue", &store.yaml());
     rig.until_state("blue", ClusterState::Synced).await;
-    rig.subscriber.clear();
+    rig.subscriber.clear().await;
     store.cluster = Cluster::new("blue", 2).cached();
     for (n, app) in [(1, "a"), (2, "b"), (3, "c")] {
         store.put_app(n, app).await;
@@ -72,8 +72,31 @@ async fn p04_a_move_to_the_cache_has_no_net_effect() {
     // Known to have moved once a change in the cache is seen.
     store.put_app(4, "d").await;
     rig.until_shown(2, &store.contents(&[(1, "a"), (2, "b"), (3, "c"), (4, "d")])).await;
-    rig.subscriber.hears("the new one", |log| !log.is_empty()).await;
-    assert_eq!(rig.subscriber.log(), [Told::Upserted("blue".into(), store.number(4), store.key_string("d"))]);
+    assert_eq!(rig.subscriber.log().await, [Told::Upserted("blue".into(), store.number(4), store.key_string("d"))]);
+    rig.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p04_a_changed_canary_policy_syncs_again_without_a_net_effect() {
+    let pki = Pki::temporary().unwrap();
+    let mut store = Store::new(&pki, "blue", 2, &["a", "b", "c"]).await;
+    let rig = Rig::start();
+    rig.write("blue", &store.yaml());
+    rig.until_state("blue", ClusterState::Synced).await;
+    rig.subscriber.clear().await;
+    for announced in [false, true] {
+        let lists = |rig: &Rig| {
+            let scrape = rig.metrics.scrape();
+            let series = r#"meshgate_sync_duration_seconds_count{cluster="blue",kind="again"} "#;
+            scrape.lines().find_map(|line| line.strip_prefix(series)).unwrap().parse::<u64>().unwrap()
+        };
+        let before = lists(&rig);
+        store.cluster.synced_canaries = announced;
+        store.announce().await;
+        eventually("another list", DEADLINE, async || lists(&rig) > before).await;
+        rig.until_state("blue", ClusterState::Synced).await;
+    }
+    assert_eq!(rig.subscriber.log().await, []);
     rig.stop().await;
 }
 

@@ -39,14 +39,14 @@ async fn t01_a_renewed_certificate_is_a_change() {
     }
     rig.write("blue", &yaml);
     rig.until_state("blue", ClusterState::Synced).await;
-    rig.subscriber.clear();
+    rig.subscriber.clear().await;
     // Another byte, the same meaning: PEM allows text between its blocks.
     let mut pem = std::fs::read(rig.path("ca.crt")).unwrap();
     pem.extend(b"\n# renewed\n");
     std::fs::write(rig.path("ca.crt"), pem).unwrap();
     eventually("a new session", DEADLINE, async || proxy.accepted() == 2).await;
     rig.until_state("blue", ClusterState::Synced).await;
-    assert!(rig.subscriber.log().is_empty(), "subscribers notice nothing");
+    assert!(rig.subscriber.log().await.is_empty(), "subscribers notice nothing");
     rig.stop().await;
 }
 

@@ -51,6 +51,27 @@ async fn r15_broken_peers_do_not_touch_a_healthy_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn r09_each_cluster_shows_what_its_own_store_holds() {
+    let pki = Pki::temporary().unwrap();
+    let blue = Store::new(&pki, "blue", 2, &["a", "b"]).await;
+    let red = Store::new(&pki, "red", 3, &["c"]).await;
+    // Red has an opinion about blue's identities, and blue about ours.
+    red.put(&blue.cluster.identity_key(blue.number(9)), blue.key_string("forged")).await;
+    blue.put(&blue.cluster.identity_key(1 << 16), "k8s:io.cilium.k8s.policy.cluster=us;").await;
+    let rig = Rig::start();
+    rig.write("blue", &blue.yaml());
+    rig.write("red", &red.yaml());
+    for name in ["blue", "red"] {
+        rig.until_state(name, ClusterState::Synced).await;
+        assert_eq!(rig.status(name).unwrap().rejects["out-of-range"], 1);
+    }
+    assert_eq!(rig.shown(2), blue.contents(&[(1, "a"), (2, "b")]));
+    assert_eq!(rig.shown(3), red.contents(&[(1, "c")]));
+    assert!(rig.version(1).is_none());
+    rig.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn r16_a_stopped_etcd_holds_up_neither_others_nor_the_end() {
     let pki = Pki::temporary().unwrap();
     let mut stopped = Store::new(&pki, "stopped", 2, &["a"]).await;

@@ -12,7 +12,8 @@ mod reconnect;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use meshgate::identity::{ClusterId, ClusterName, MaxConnectedClusters};
@@ -20,6 +21,7 @@ use meshgate::kvstore::{ListWatchOptions, Timing};
 use meshgate::peer::{PeerManager, PeerSettings, PeerTiming, Us};
 use meshgate::telemetry::{ClusterState, ClusterStatus, Metrics, StatusBoard};
 use meshgate::view::{Change, ClusterView, Interner, View, diff};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -62,40 +64,48 @@ enum Told {
 /// Follows the view as a subscriber does: difference after difference.
 #[derive(Debug)]
 struct Subscriber {
-    log: Arc<Mutex<Vec<Told>>>,
+    view: View,
+    /// What it was told, and up to which version of the view.
+    told: watch::Receiver<(Vec<Told>, u64)>,
+    forgotten: AtomicUsize,
     _task: AbortOnDropHandle<()>,
 }
 
 impl Subscriber {
     fn new(view: View) -> Self {
-        let log = Arc::new(Mutex::new(Vec::new()));
-        let told = Arc::clone(&log);
+        let (sender, told) = watch::channel((Vec::new(), 0));
+        let follower = view.clone();
         let task = tokio::spawn(async move {
-            let mut changes = view.changes();
+            let mut changes = follower.changes();
             let mut known = BTreeMap::<u16, Arc<ClusterView>>::new();
             loop {
                 changes.mark_unchanged();
-                let now: BTreeMap<_, _> = view.load().clusters().map(|view| (view.id().get(), view.clone())).collect();
-                told.lock().unwrap().extend(differences(&known, &now));
+                let mesh = follower.load();
+                let now: BTreeMap<_, _> = mesh.clusters().map(|view| (view.id().get(), view.clone())).collect();
+                sender.send_modify(|(log, version)| {
+                    log.extend(differences(&known, &now));
+                    *version = mesh.version();
+                });
                 known = now;
                 if changes.changed().await.is_err() {
                     return;
                 }
             }
         });
-        Self { log, _task: AbortOnDropHandle::new(task) }
+        Self { view, told, forgotten: AtomicUsize::new(0), _task: AbortOnDropHandle::new(task) }
     }
 
-    fn log(&self) -> Vec<Told> {
-        self.log.lock().unwrap().clone()
+    /// What it was told since [`Self::clear`], up to what is shown now.
+    async fn log(&self) -> Vec<Told> {
+        let now = self.view.load().version();
+        let mut told = self.told.clone();
+        let told = told.wait_for(|(_, version)| *version >= now).await.unwrap();
+        told.0[self.forgotten.load(Ordering::Relaxed)..].to_vec()
     }
 
-    fn clear(&self) {
-        self.log.lock().unwrap().clear();
-    }
-
-    async fn hears(&self, what: &str, condition: impl Fn(&[Told]) -> bool) {
-        eventually(what, DEADLINE, async || condition(&self.log())).await;
+    async fn clear(&self) {
+        let told = self.log().await.len();
+        self.forgotten.fetch_add(told, Ordering::Relaxed);
     }
 }
 
