@@ -43,7 +43,7 @@ pub enum StartError {
     #[error(transparent)]
     LocalStore(#[from] EtcdConfigError),
     /// The listener's certificates.
-    #[error(transparent)]
+    #[error("the gRPC API's certificates: {0}; give PEM files that belong together")]
     Certificates(#[from] TlsError),
     /// A port is taken.
     #[error("{setting}: {source}")]
