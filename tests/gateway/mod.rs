@@ -2,6 +2,7 @@
 
 mod binary;
 mod life;
+mod subscribing;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,6 @@ fn flags(local: &Path, more: &[&str]) -> Vec<String> {
     let mut flags: Vec<String> = [
         "--cluster-name=a",
         "--cluster-id=1",
-        "--plaintext",
         "--listen=127.0.0.1:0",
         "--http-listen=127.0.0.1:0",
         "--backoff-max=200ms",
@@ -34,6 +34,9 @@ fn flags(local: &Path, more: &[&str]) -> Vec<String> {
     .into();
     flags.push(format!("--kvstore-opt=etcd.config={}", local.display()));
     flags.extend(more.iter().map(|flag| (*flag).to_owned()));
+    if !flags.iter().any(|flag| flag.starts_with("--tls-")) {
+        flags.push("--plaintext".to_owned());
+    }
     flags
 }
 
@@ -62,6 +65,16 @@ impl Store {
         presence.complete().await.unwrap();
         Self { etcd, cluster, contents, _presence: presence }
     }
+}
+
+/// A directory of peers, with a file for each of them, as the flag that names it.
+fn directory(dir: &Path, peers: &[&Store]) -> String {
+    let directory = dir.join("peers");
+    std::fs::create_dir(&directory).unwrap();
+    for peer in peers {
+        write_config(&directory, &peer.cluster.name, &peer.etcd);
+    }
+    format!("--clustermesh-config={}", directory.display())
 }
 
 /// Stops a gateway and waits for its end.
