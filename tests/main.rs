@@ -4,4 +4,6 @@
 
 mod devkit;
 mod gateway;
+mod identity;
+mod peer;
 mod support;

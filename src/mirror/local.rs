@@ -56,7 +56,8 @@ impl LocalCluster {
 
     /// Runs until cancelled. Withdraws nothing then: a gateway that stops says nothing about its cluster.
     pub async fn run(mut self, cancel: CancellationToken) {
-        cancel.run_until_cancelled(self.live()).await;
+        // Boxed: it is large, and lives as long as the gateway.
+        cancel.run_until_cancelled(Box::pin(self.live())).await;
     }
 
     async fn live(&mut self) {

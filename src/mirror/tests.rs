@@ -167,6 +167,18 @@ fn r02_a_list_again_is_staged_and_breaking_it_off_changes_nothing() {
 }
 
 #[test]
+fn the_rest_of_a_list_that_was_broken_off_is_not_taken_for_the_whole() {
+    let mut rig = Rig::new();
+    rig.apply(Step::ListStarted(ListKind::First));
+    rig.page(&[("131073", "a")]);
+    rig.break_off();
+    rig.page(&[("131074", "b")]);
+    let position = rig.position();
+    rig.apply(Step::Listed(position));
+    assert!(rig.shown.is_none() && !rig.mirror.is_complete());
+}
+
+#[test]
 fn an_equal_list_is_silent_unless_another_etcd_gave_it() {
     let mut rig = Rig::new();
     rig.list(&[&[("131073", "a")]]);
@@ -293,8 +305,7 @@ fn p04_another_prefix_is_listed_on_top_of_what_is_held() {
     rig.list(&[&[("131073", "a"), ("131074", "b")]]);
     let before = rig.shown.clone().unwrap();
     let cache = layout::cached_ids(&ClusterName::new("blue").unwrap());
-    let publication = rig.mirror.move_to(cache.clone().into());
-    rig.see(&publication);
+    rig.mirror.move_to(cache.clone().into());
     rig.apply(Step::ListStarted(ListKind::First));
     let moved = |number: u32, app| KeyValue {
         key: format!("{cache}{number}").into(),
