@@ -107,14 +107,9 @@ impl ClientTls {
             builder.with_root_certificates(roots)
         };
         let mut config = match &identity {
-<<<<<<< HEAD
-            Some(identity) => builder
-                .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::clone(&identity.certified)))),
-=======
             Some(identity) => {
                 builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::clone(&identity.certified))))
             }
->>>>>>> main
             None => builder.with_no_client_auth(),
         };
         config.alpn_protocols = vec![ALPN_H2.to_vec()];

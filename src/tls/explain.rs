@@ -178,17 +178,9 @@ fn explain_certificate(error: &CertificateError, they: &str) -> TlsFailure {
         CertificateError::NotValidForName => {
             ("we-refused-theirs-wrong-name", "is not for the name that we asked for".to_owned(), NAME)
         }
-<<<<<<< HEAD
-        CertificateError::NotValidForNameContext { expected, presented } => (
-            "we-refused-theirs-wrong-name",
-            format!("is not for {}: {}", expected.to_str(), list(presented)),
-            NAME,
-        ),
-=======
         CertificateError::NotValidForNameContext { expected, presented } => {
             ("we-refused-theirs-wrong-name", format!("is not for {}: {}", expected.to_str(), list(presented)), NAME)
         }
->>>>>>> main
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => (
             "we-refused-theirs-wrong-usage",
             "is made for another usage".to_owned(),

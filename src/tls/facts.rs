@@ -83,7 +83,10 @@ fn ip(bytes: &[u8]) -> Option<IpAddr> {
 fn system_time(time: ASN1Time) -> SystemTime {
     let seconds = time.timestamp();
     let distance = Duration::from_secs(seconds.unsigned_abs());
-    let shifted =
-        if seconds < 0 { SystemTime::UNIX_EPOCH.checked_sub(distance) } else { SystemTime::UNIX_EPOCH.checked_add(distance) };
+    let shifted = if seconds < 0 {
+        SystemTime::UNIX_EPOCH.checked_sub(distance)
+    } else {
+        SystemTime::UNIX_EPOCH.checked_add(distance)
+    };
     shifted.unwrap_or(SystemTime::UNIX_EPOCH)
 }
