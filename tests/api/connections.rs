@@ -105,7 +105,7 @@ async fn who_is_not_trusted_is_told_why() {
     }
     let plain = Server::start().await;
     let error = open(client(&pki, plain.addr, &pki)).await.unwrap_err();
-    assert!(error.to_string().contains("--plaintext"), "{error}");
+    assert!(error.to_string().contains("with TLS exactly if you ask for TLS?"), "{error}");
     let taken = plain.addr;
     plain.end().await;
     let error =

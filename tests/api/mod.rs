@@ -85,11 +85,11 @@ impl Server {
         frames
     }
 
-    /// One sample of a scrape.
-    fn sample(&self, name: &str) -> f64 {
+    /// One sample of a scrape: a count.
+    fn sample(&self, name: &str) -> u64 {
         let scrape = self.metrics.scrape();
         let line = scrape.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
-        line.map_or(0.0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
+        line.map_or(0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
     }
 
     /// Tells it to stop, and waits for its end.

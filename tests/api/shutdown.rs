@@ -107,8 +107,6 @@ async fn the_end_of_its_task_is_the_end_of_everything() {
     let mut sub = server.synced(pb::SubscribeRequest::default()).await;
     server.done.abort();
     assert!(sub.try_next().await.is_err());
-    crate::support::eventually("nothing is left behind", SOON, || async {
-        server.sample("meshgate_subscribers") < 0.5
-    })
-    .await;
+    crate::support::eventually("nothing is left behind", SOON, || async { server.sample("meshgate_subscribers") == 0 })
+        .await;
 }
