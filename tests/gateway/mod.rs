@@ -57,7 +57,7 @@ struct Store {
 
 impl Store {
     async fn start(pki: &Pki, name: &str, id: u32, identities: u32) -> Self {
-        let etcd = EtcdServer::start(EtcdOptions::mtls(name, pki).unwrap().in_memory()).await.unwrap();
+        let etcd = Box::pin(EtcdServer::start(EtcdOptions::mtls(name, pki).unwrap().in_memory())).await.unwrap();
         let (client, cluster) = (etcd.client(), Cluster::new(name, id));
         let presence = Presence::announce(client.clone(), cluster.clone()).await.unwrap();
         let options = FillOptions { count: identities, ..FillOptions::default() };
