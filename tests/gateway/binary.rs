@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::{SOON, flags, page};
-use crate::support::{CertSpec, Pki};
+use crate::support::{CertSpec, Pki, eventually};
 
 /// An etcd client YAML for an etcd that is not there.
 fn nobody(dir: &Path) -> PathBuf {
@@ -116,7 +116,7 @@ fn an_occupied_port_exits_with_1_and_names_the_setting() {
 
 /// A binary that runs; killed when dropped.
 pub(super) struct Process {
-    pub child: Child,
+    child: Child,
     pub grpc: SocketAddr,
     pub http: SocketAddr,
 }
@@ -140,6 +140,17 @@ impl Process {
         Self { child, grpc, http }
     }
 
+    /// Waits for its end, while this side's connections go on.
+    pub async fn exit_code(&mut self) -> i32 {
+        eventually("the process ends", SOON, || std::future::ready(self.child.try_wait().unwrap().is_some())).await;
+        self.child.wait().unwrap().code().unwrap()
+    }
+
+    /// Waits for its end, while nothing else on this thread goes on.
+    pub fn block_on_exit(&mut self) -> i32 {
+        self.child.wait().unwrap().code().unwrap()
+    }
+
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
     }
@@ -161,7 +172,7 @@ async fn without_its_store_it_lives_and_a_signal_ends_it_with_0() {
         assert_eq!(page(process.http, "/readyz").await.0, 503);
         let begin = Instant::now();
         process.signal(signal);
-        assert_eq!(process.child.wait().unwrap().code(), Some(0));
+        assert_eq!(process.exit_code().await, 0);
         assert!(begin.elapsed() < SOON, "within the grace and a bit");
     }
 }

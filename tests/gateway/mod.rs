@@ -57,12 +57,13 @@ struct Store {
 
 impl Store {
     async fn start(pki: &Pki, name: &str, id: u32, identities: u32) -> Self {
-        let etcd = EtcdServer::start(EtcdOptions::mtls(name, pki).unwrap().in_memory()).await.unwrap();
+        let etcd = Box::pin(EtcdServer::start(EtcdOptions::mtls(name, pki).unwrap().in_memory())).await.unwrap();
         let (client, cluster) = (etcd.client(), Cluster::new(name, id));
-        let presence = Presence::announce(client.clone(), cluster.clone()).await.unwrap();
+        let presence = Box::pin(Presence::announce(client.clone(), cluster.clone())).await.unwrap();
         let options = FillOptions { count: identities, ..FillOptions::default() };
-        let contents = fill(&client, &cluster, &LabelMix::new(name, id.into()), &options).await.unwrap();
-        presence.complete().await.unwrap();
+        let mix = LabelMix::new(name, id.into());
+        let contents = Box::pin(fill(&client, &cluster, &mix, &options)).await.unwrap();
+        Box::pin(presence.complete()).await.unwrap();
         Self { etcd, cluster, contents, _presence: presence }
     }
 }

@@ -115,8 +115,26 @@ async fn the_binary_says_goodbye_to_subscribers_and_ends_within_the_grace() {
     let begin = Instant::now();
     process.signal(Signal::SIGTERM);
     follow(&mut subscription, "goodbye", |_, update| matches!(update, Update::GoAway(_))).await;
-    assert_eq!(process.child.wait().unwrap().code(), Some(0));
+    assert_eq!(process.exit_code().await, 0);
     assert!(begin.elapsed() < Duration::from_secs(10), "nobody waits for the grace when all have left");
+}
+
+/// This test's runtime has one thread, which waits for the process: nobody answers on the subscriber's side, as if it had
+/// been stopped.
+#[tokio::test]
+async fn a_subscriber_that_does_not_answer_is_cut_off_when_the_grace_is_over() {
+    let (dir, pki) = (tempfile::tempdir().unwrap(), Pki::temporary().unwrap());
+    let a = Store::start(&pki, "a", 1, 10).await;
+    let local = write_config(dir.path(), "etcd.yaml", &a.etcd);
+    let mut process = Process::start(&flags(&local, &["--shutdown-grace=1s"]));
+    let options = ClientOptions { address: process.grpc.to_string(), security: ClientSecurity::Plaintext };
+    let mut subscription = Subscription::open(options, pb::SubscribeRequest::default()).await.unwrap();
+    follow(&mut subscription, "synced", |so_far, _| told(so_far, "a") == a.contents).await;
+    let begin = Instant::now();
+    process.signal(Signal::SIGTERM);
+    assert_eq!(process.block_on_exit(), 0);
+    // Keepalive would take 15 s to notice.
+    assert!(begin.elapsed() < Duration::from_secs(10), "took {:?}", begin.elapsed());
 }
 
 #[tokio::test]
