@@ -13,7 +13,7 @@ mod subscribe;
 
 use tokio::sync::watch;
 
-pub use peer_info::{PeerInfo, San};
+pub use peer_info::PeerInfo;
 pub use server::{Security, ServeError, ServerOptions, TlsSource, serve};
 pub use subscribe::{FrameLimits, SubscribeOptions};
 

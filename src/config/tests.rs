@@ -225,6 +225,17 @@ fn numbers_times_and_switches() {
 }
 
 #[test]
+fn mistyped_variables() {
+    assert_eq!(
+        errors_of(&[], &[("MESHGATE_CLUSTER_NMAE", "a")], ""),
+        "MESHGATE_CLUSTER_NMAE: unknown variable; did you mean `MESHGATE_CLUSTER_NAME`?"
+    );
+    let of_kubernetes =
+        ["MESHGATE_PORT", "MESHGATE_PORT_4240_TCP", "MESHGATE_SERVICE_HOST", "MESHGATE_SERVICE_PORT_GRPC"];
+    load(&ENOUGH, &of_kubernetes.map(|name| (name, "tcp://10.0.0.1:4240")), "").expect("not ours to judge");
+}
+
+#[test]
 fn all_problems_are_found_in_one_go() {
     let error = load(&["--cluster-id=x", "--clustermesh-config=/nowhere"], &[("MESHGATE_LISTEN", "y")], "zzz: 1\n")
         .expect_err("a lot is wrong")

@@ -7,6 +7,8 @@ mod expected;
 mod feed;
 mod request;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::pin::Pin;
 use std::sync::Arc;
