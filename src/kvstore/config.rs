@@ -95,29 +95,12 @@ impl Default for Timing {
 
 /// Why a file is not an etcd client configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{path}{}: {problem}", .line.map(|line| format!(":{line}")).unwrap_or_default(), path = .path.display())]
+#[error("{path}: {problem}", path = .path.display())]
 pub struct EtcdConfigError {
     /// The file.
     pub path: PathBuf,
-    /// The line, where one is to blame.
-    pub line: Option<u64>,
-    /// What is wrong with it and what to do.
+    /// What is wrong with it, where one is to blame in which line, and what to do.
     pub problem: String,
-}
-
-/// What is wrong with a configuration, and where.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EtcdConfigProblem {
-    /// The line, where one is to blame.
-    pub line: Option<u64>,
-    /// What is wrong and what to do.
-    pub problem: String,
-}
-
-impl EtcdConfigProblem {
-    fn whole(problem: impl Into<String>) -> Self {
-        Self { line: None, problem: problem.into() }
-    }
 }
 
 impl EtcdConfig {
@@ -135,43 +118,40 @@ impl EtcdConfig {
     /// # Errors
     /// As [`Self::from_yaml_file`].
     pub fn from_yaml_file_allowing(path: &Path, plaintext: Plaintext) -> Result<Self, EtcdConfigError> {
-        let text = match std::fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(error) => {
-                let problem = format!("cannot be read: {error}");
-                return Err(EtcdConfigError { path: path.to_owned(), line: None, problem });
-            }
-        };
-        let base_dir = path.parent().unwrap_or(Path::new("."));
-        Self::from_yaml_str(&text, base_dir, plaintext).map_err(|EtcdConfigProblem { line, problem }| EtcdConfigError {
-            path: path.to_owned(),
-            line,
-            problem,
-        })
+        std::fs::read_to_string(path)
+            .map_err(|error| format!("cannot be read: {error}"))
+            .and_then(|text| Self::from_yaml_str_allowing(&text, path.parent().unwrap_or(Path::new(".")), plaintext))
+            .map_err(|problem| EtcdConfigError { path: path.to_owned(), problem })
+    }
+
+    /// As [`Self::from_yaml_file`], from text.
+    ///
+    /// # Errors
+    /// What is wrong, where one is to blame in which line, and what to do.
+    pub fn from_yaml_str(text: &str, base_dir: &Path) -> Result<Self, String> {
+        Self::from_yaml_str_allowing(text, base_dir, Plaintext::LoopbackOnly)
     }
 
     /// As [`Self::from_yaml_file_allowing`], from text.
     ///
     /// # Errors
-    /// What is wrong and what to do.
-    pub fn from_yaml_str(text: &str, base_dir: &Path, plaintext: Plaintext) -> Result<Self, EtcdConfigProblem> {
+    /// As [`Self::from_yaml_str`].
+    pub fn from_yaml_str_allowing(text: &str, base_dir: &Path, plaintext: Plaintext) -> Result<Self, String> {
         let file: File = serde_saphyr::from_str_with_options(text, serde_saphyr::options! { with_snippet: false })
-            .map_err(|error| EtcdConfigProblem {
-                line: error.location().map(|location| location.line()),
-                problem: format!(
-                    "not an etcd client configuration: {}; it is YAML with `endpoints:` and the paths of certificates",
+            .map_err(|error| {
+                let line = error.location().map(|location| format!("line {}: ", location.line()));
+                format!(
+                    "{}not an etcd client configuration: {}; it is YAML with `endpoints:` and the paths of certificates",
+                    line.unwrap_or_default(),
                     first_line(&error.render())
-                ),
+                )
             })?;
         let given = |text: Option<String>| text.filter(|text| !text.is_empty());
         let path = |text: Option<String>| given(text).map(|path| base_dir.join(path));
         let credentials = match (given(file.username), given(file.password)) {
             (None, None) => None,
             (Some(username), Some(password)) => Some(Credentials { username, password }),
-            _ => {
-                let problem = "`username` and `password` go together; give both or neither";
-                return Err(EtcdConfigProblem::whole(problem));
-            }
+            _ => return Err("`username` and `password` go together; give both or neither".to_owned()),
         };
         let mut config = Self {
             endpoints: Vec::with_capacity(file.endpoints.len()),
@@ -184,11 +164,12 @@ impl EtcdConfig {
             plaintext,
         };
         for endpoint in file.endpoints {
-            let line = Some(endpoint.referenced.line());
-            config.parsed(&endpoint.value).map_err(|problem| EtcdConfigProblem { line, problem })?;
+            config
+                .parsed(&endpoint.value)
+                .map_err(|problem| format!("line {}: {problem}", endpoint.referenced.line()))?;
             config.endpoints.push(endpoint.value);
         }
-        config.check().map_err(EtcdConfigProblem::whole)?;
+        config.check()?;
         Ok(config)
     }
 
@@ -248,8 +229,8 @@ struct File {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<EtcdConfig, EtcdConfigProblem> {
-        EtcdConfig::from_yaml_str(text, Path::new("/etc/mesh"), Plaintext::LoopbackOnly)
+    fn parse(text: &str) -> Result<EtcdConfig, String> {
+        EtcdConfig::from_yaml_str(text, Path::new("/etc/mesh"))
     }
 
     #[test]
@@ -293,9 +274,10 @@ mod tests {
             ("endpoints: ['https://a:1']\ninsecure-transport: perhaps", Some(2), "not an etcd client configuration"),
         ] {
             let error = parse(text).unwrap_err();
-            assert_eq!(error.line, line, "{text}: {error:?}");
-            assert!(error.problem.contains(says), "{text}: {error:?}");
-            assert!(!error.problem.contains('\n'), "one line: {error:?}");
+            let place: Option<u32> = error.strip_prefix("line ").and_then(|rest| rest.split(':').next()?.parse().ok());
+            assert_eq!(place, line, "{text}: {error}");
+            assert!(error.contains(says), "{text}: {error}");
+            assert!(!error.contains('\n'), "one line: {error}");
         }
     }
 
@@ -303,15 +285,13 @@ mod tests {
     fn a_file_that_is_not_there() {
         let error = EtcdConfig::from_yaml_file(Path::new("/nowhere/blue")).unwrap_err();
         assert!(error.to_string().starts_with("/nowhere/blue: cannot be read: "), "{error}");
-        let error = EtcdConfigError { path: "/etc/blue".into(), line: Some(3), problem: "wrong".into() };
-        assert_eq!(error.to_string(), "/etc/blue:3: wrong");
     }
 
     #[test]
     fn plain_text_goes_abroad_by_explicit_wish_only() {
         let text = "endpoints: ['http://example.org:1']";
         assert!(parse(text).is_err());
-        assert!(EtcdConfig::from_yaml_str(text, Path::new("/"), Plaintext::Anywhere).is_ok());
+        assert!(EtcdConfig::from_yaml_str_allowing(text, Path::new("/"), Plaintext::Anywhere).is_ok());
         for here in ["http://127.0.0.1:1", "http://[::1]:1", "http://localhost:1"] {
             assert!(parse(&format!("endpoints: ['{here}']")).is_ok(), "{here}");
         }

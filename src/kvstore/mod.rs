@@ -24,7 +24,7 @@ mod watch;
 mod wire;
 
 pub use backoff::Backoff;
-pub use config::{Credentials, EtcdConfig, EtcdConfigError, EtcdConfigProblem, Plaintext, Timing};
+pub use config::{Credentials, EtcdConfig, EtcdConfigError, Plaintext, Timing};
 pub use connect::{Connector, Report};
 pub use error::SessionError;
 pub use failure::{ConnectError, Failure, Stage};
