@@ -90,8 +90,7 @@ async fn synced(session: &Session, prefix: &str) -> Result<(View, Duration), Box
     let view = View::new(width, ClusterId::new(1, width)?);
     let builder = ClusterBuilder::new(Interner::new(), name.clone(), id, range);
     let mirror = Mirror::new(prefix.as_bytes().to_vec(), Admission::peer(range, name), builder);
-    let mut follower =
-        Follower::new(mirror, prefix.as_bytes().to_vec(), ListWatchOptions::default(), view.clone());
+    let mut follower = Follower::new(mirror, prefix.as_bytes().to_vec(), ListWatchOptions::default(), view.clone());
     let board = StatusBoard::default();
     let mut reporter = Reporter::new(NAME, false, board.clone(), Metrics::new(board));
     let mut changes = view.changes();
