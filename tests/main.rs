@@ -5,5 +5,6 @@
 mod devkit;
 mod gateway;
 mod identity;
+mod kvstore;
 mod peer;
 mod support;
