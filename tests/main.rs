@@ -6,5 +6,6 @@ mod api;
 mod devkit;
 mod gateway;
 mod identity;
+mod kvstore;
 mod peer;
 mod support;

@@ -201,9 +201,11 @@ impl EtcdConfig {
     }
 }
 
+/// The parser's message without its own place and its advice to programmers.
 fn first_line(text: &str) -> &str {
     let line = text.lines().next().unwrap_or_default();
-    line.strip_prefix("error: ").unwrap_or(line)
+    let line = line.split_once(" at line ").map_or(line, |(message, _)| message);
+    line.split_once(", set ").map_or(line, |(message, _)| message).trim_start_matches("error: ")
 }
 
 /// The file as it is written. What we do not know is somebody else's.
