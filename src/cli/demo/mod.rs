@@ -27,6 +27,7 @@ use super::{FAILURE, block_on, fail};
 use crate::api::pb::SubscribeRequest;
 use crate::client::{ClientOptions, ClientSecurity, Subscription};
 use crate::config::{Config, Environment, Flags};
+use crate::devkit::fill::Contents;
 use crate::devkit::{CertSpec, Pki};
 use crate::gateway::{Gateway, Running};
 
@@ -169,8 +170,8 @@ impl Mesh {
             ("MESHGATE_CERT", file("demo.crt")),
             ("MESHGATE_KEY", file("demo.key")),
         ];
-        let lines: String = client.iter().map(|(name, value)| format!("export {name}='{value}'\n")).collect();
-        fs::write(&environment, lines).with_context(|| environment.display().to_string())?;
+        let lines = client.map(|(name, value)| format!("export {name}='{value}'"));
+        fs::write(&environment, lines.join("\n") + "\n").with_context(|| environment.display().to_string())?;
         let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("meshgate"));
         let program = program.display();
         let (own, peer) = (&self.stores[0].cluster, &self.stores[1]);
@@ -210,7 +211,7 @@ impl Mesh {
                 break (seen, differences);
             }
         };
-        let count = |picture: &Picture| picture.values().map(|identities| identities.len()).sum::<usize>();
+        let count = |picture: &Picture| picture.values().map(Contents::len).sum::<usize>();
         anstream::println!(
             "\nvalid in the three stores: {} identities; in a subscriber's map: {}",
             count(&stored),

@@ -25,7 +25,7 @@ const BAD_PER_THOUSAND: u16 = 10;
 const BAD_ANYWHERE: [BadEntry; 4] =
     [BadEntry::ForeignNumber, BadEntry::LeadingZero, BadEntry::ExtraSegment, BadEntry::NotUtf8];
 
-/// The clusters. The first is the gateway's own; the last is read from a mirror, as clusters with KVStoreMesh are.
+/// The clusters. The first is the gateway's own; the last is read from a mirror, as clusters with `KVStoreMesh` are.
 pub(super) fn clusters() -> [Cluster; 3] {
     [Cluster::new("frankfurt", 1), Cluster::new("virginia", 2), Cluster::new("singapore", 3).cached()]
 }
