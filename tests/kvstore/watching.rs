@@ -1,6 +1,5 @@
 //! Watches of real etcds over cuts, stops, compactions, replacements and restores.
 
-
 use meshgate::kvstore::{Connector, ListKind, ListWatchOptions, SessionError, Timing};
 use tokio::time::Instant;
 
