@@ -1,6 +1,10 @@
 //! What BENCHMARKS.md quotes. Prints a line a figure, `name value unit floor ratio target`, and writes the same as JSON to
 //! `target/bench/summary.json`. `cargo bench --bench figures -- GROUP…` runs only the groups named.
 
+#![expect(clippy::disallowed_methods, reason = "what is measured is real time")]
+#![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counts and ranks are small")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for a terminal")]
+
 mod latency;
 mod report;
 mod sync;

@@ -10,6 +10,8 @@ use crate::report::{Against, Report, Runs};
 
 const IDENTITIES: u32 = 65_000;
 const RUNS: usize = 7;
+const CHANGES: u32 = 20_000;
+const LOOKUPS: u32 = 200_000;
 
 fn key(n: u32) -> String {
     format!(
@@ -46,7 +48,9 @@ pub fn run(report: &mut Report) -> Result<(), Box<dyn std::error::Error>> {
     for _ in 0..RUNS {
         let start = Instant::now();
         let mut copied = Vec::with_capacity(bytes);
-        entries.iter().for_each(|(_, key)| copied.extend_from_slice(black_box(key.as_bytes())));
+        for (_, key) in &entries {
+            copied.extend_from_slice(black_box(key.as_bytes()));
+        }
         black_box(&copied);
         copy.push(per(start, IDENTITIES));
 
@@ -69,7 +73,6 @@ pub fn run(report: &mut Report) -> Result<(), Box<dyn std::error::Error>> {
         let view = View::new(width, id);
         view.publish(held.clone());
         let start = Instant::now();
-        const CHANGES: u32 = 20_000;
         for round in 0..CHANGES {
             let n = round.wrapping_mul(2_654_435_761) % IDENTITIES;
             let _ = black_box(builder.upsert(number(n), &entries[((round + 1) % IDENTITIES) as usize].1, 3));
@@ -80,7 +83,6 @@ pub fn run(report: &mut Report) -> Result<(), Box<dyn std::error::Error>> {
         }
         change.push(per(start, CHANGES));
 
-        const LOOKUPS: u32 = 200_000;
         let start = Instant::now();
         for round in 0..LOOKUPS {
             let n = round.wrapping_mul(2_654_435_761) % IDENTITIES;

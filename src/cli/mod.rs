@@ -3,6 +3,7 @@
 mod certs;
 mod clusters;
 mod connection;
+mod demo;
 mod identity;
 mod output;
 mod run;
@@ -34,6 +35,8 @@ enum Command {
     Clusters(clusters::Args),
     /// Makes development certificates.
     Certs(certs::Args),
+    /// Starts three clusters on this machine and shows the mesh live.
+    Demo(demo::Args),
 }
 
 /// Something failed, in the world or in us.
@@ -50,6 +53,7 @@ pub fn main() -> ExitCode {
         Command::Identity(args) => identity::run(&args),
         Command::Clusters(args) => clusters::run(&args),
         Command::Certs(args) => certs::run(&args),
+        Command::Demo(args) => demo::run(&args),
     }
 }
 

@@ -104,6 +104,15 @@ async fn dial(to: &str, tls: Option<(TlsConnector, ServerName<'static>)>) -> io:
     })
 }
 
+/// The HTTP/2 library keeps of an error its kind and its text only. A gateway that refuses our certificate says so when the
+/// handshake is done for us, so what it says is put into words before it gets there.
+fn explained(error: io::Error) -> io::Error {
+    match ClientError::tls_words(&error) {
+        Some(words) => io::Error::other(words),
+        None => error,
+    }
+}
+
 /// Either kind of connection.
 #[derive(Debug)]
 enum Io {
@@ -125,7 +134,7 @@ impl Io {
 
 impl AsyncRead for Io {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        self.inner().poll_read(cx, buf)
+        self.inner().poll_read(cx, buf).map_err(explained)
     }
 }
 

@@ -71,6 +71,12 @@ impl ClientError {
         Self::Connect { address: address.to_owned(), what, hint }
     }
 
+    /// A TLS failure and what to do about it; `None` for any other error.
+    pub(super) fn tls_words(error: &(dyn Error + 'static)) -> Option<String> {
+        let failure = tls::explain(error, OtherSide::Server)?;
+        Some(format!("{}; {}", failure.message, tls_hint(&failure)))
+    }
+
     pub(super) fn timeout(address: &str, after: Duration) -> Self {
         let what = format!("no answer within {}", humantime::format_duration(after));
         Self::Connect {

@@ -42,7 +42,7 @@ pub struct ListWatchOptions {
 
 impl Default for ListWatchOptions {
     fn default() -> Self {
-        Self { page_size: 4096, max_replay: 10_000, gate: ListGate::default() }
+        Self { page_size: 8192, max_replay: 10_000, gate: ListGate::default() }
     }
 }
 
@@ -186,6 +186,7 @@ impl ListWatch {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "the machine reads from top to bottom")]
     /// One transition; every state is waited for without losing anything if the future is dropped.
     #[expect(clippy::too_many_lines, reason = "all transitions at one place, in their order")]
     async fn advance(&mut self, session: &Session) -> Result<Option<Step>, SessionError> {
