@@ -137,15 +137,15 @@ impl EtcdConfig {
     /// # Errors
     /// As [`Self::from_yaml_str`].
     pub fn from_yaml_str_allowing(text: &str, base_dir: &Path, plaintext: Plaintext) -> Result<Self, String> {
-        let file: File = serde_saphyr::from_str_with_options(text, serde_saphyr::options! { with_snippet: false })
+        let file: Written = serde_saphyr::from_str_with_options(text, serde_saphyr::options! { with_snippet: false })
             .map_err(|error| {
-                let line = error.location().map(|location| format!("line {}: ", location.line()));
-                format!(
-                    "{}not an etcd client configuration: {}; it is YAML with `endpoints:` and the paths of certificates",
-                    line.unwrap_or_default(),
-                    first_line(&error.render())
-                )
-            })?;
+            let line = error.location().map(|location| format!("line {}: ", location.line()));
+            format!(
+                "{}not an etcd client configuration: {}; it is YAML with `endpoints:` and the paths of certificates",
+                line.unwrap_or_default(),
+                first_line(&error.render())
+            )
+        })?;
         let given = |text: Option<String>| text.filter(|text| !text.is_empty());
         let path = |text: Option<String>| given(text).map(|path| base_dir.join(path));
         let credentials = match (given(file.username), given(file.password)) {
@@ -211,7 +211,7 @@ fn first_line(text: &str) -> &str {
 /// The file as it is written. What we do not know is somebody else's.
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
-struct File {
+struct Written {
     #[serde(default)]
     endpoints: Vec<Spanned<String>>,
     trusted_ca_file: Option<String>,

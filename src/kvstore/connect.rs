@@ -90,7 +90,7 @@ impl Connector {
         let mut error: Option<ConnectError> = None;
         for index in self.order() {
             let url = &endpoints[index];
-            match self.connect_to(url, report).await {
+            match Box::pin(self.connect_to(url, report)).await {
                 Ok(session) => {
                     *self.last() = Last { endpoint: Some(index), ending: Some(session.ending()) };
                     return Ok(session);
@@ -237,7 +237,7 @@ impl Connector {
             .keep_alive_while_idle(false)
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW);
-        let channel = match timeout(self.timing.dial, http2.connect_with_connector(once)).await {
+        let channel = match timeout(self.timing.dial, Box::pin(http2.connect_with_connector(once))).await {
             Ok(channel) => channel.map_err(|error| of_transport(&error))?,
             Err(_) => return Err(SessionError::Deadline("the HTTP/2 preface")),
         };
@@ -246,7 +246,7 @@ impl Connector {
             let client = Client::from_channel(Channel::Tonic(channel.clone()), Some(options));
             async {
                 // With a user, this logs in.
-                timeout(self.timing.call, client).await.map_err(|_| SessionError::Deadline("authentication"))
+                timeout(self.timing.call, Box::pin(client)).await.map_err(|_| SessionError::Deadline("authentication"))
             }
         };
         let Some(user) = &self.config.credentials else { return Ok(client(options).await??) };

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 /// As many pages as keep two cores busy decoding (STACK.md, 6).
 const SLOTS: usize = 8;
-/// A store that stalls holds its slot until its call's deadline. It must not hold up the others (R16), so whoever waited for
-/// this long goes ahead without a slot.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// A slot is lent for so long. Who needs longer is waiting for a slow or dead store, not decoding, and must not hold up the
+/// others (R16).
+const LOAN: Duration = Duration::from_millis(500);
 
 /// Shared by all list-and-watches whose options are clones of one another.
 #[derive(Clone, Debug)]
@@ -30,23 +30,45 @@ impl ListGate {
         Self(Arc::new(Semaphore::new(slots)))
     }
 
-    /// Waits for a slot, but not for long. Hold what it returns while the page is in flight.
-    pub(super) async fn enter(&self) -> Option<OwnedSemaphorePermit> {
-        timeout(PATIENCE, Arc::clone(&self.0).acquire_owned()).await.ok()?.ok()
+    /// Fetches something in its turn.
+    pub(super) async fn pass<T>(&self, fetch: impl Future<Output = T>) -> T {
+        let slot = self.0.acquire().await;
+        let mut fetch = std::pin::pin!(fetch);
+        if let Ok(fetched) = timeout(LOAN, &mut fetch).await {
+            return fetched;
+        }
+        drop(slot);
+        fetch.await
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+
+    use tokio::time::Instant;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_for_long_goes_ahead() {
+    async fn turns_are_taken() {
+        let gate = ListGate::new(2);
+        let begun = Instant::now();
+        let fetch = || gate.pass(async { tokio::time::sleep(Duration::from_millis(100)).await });
+        tokio::join!(fetch(), fetch(), fetch(), fetch(), fetch());
+        assert_eq!(begun.elapsed(), Duration::from_millis(300));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_stalls_gives_its_slot_back() {
         let gate = ListGate::new(1);
-        let stalled = gate.clone().enter().await;
-        assert!(stalled.is_some());
-        assert!(gate.enter().await.is_none(), "goes ahead without a slot");
-        drop(stalled);
-        assert!(gate.enter().await.is_some());
+        let stalled = gate.clone();
+        let stalled = tokio::spawn(async move { stalled.pass(pending::<()>()).await });
+        tokio::task::yield_now().await;
+        let begun = Instant::now();
+        gate.pass(async {}).await;
+        assert_eq!(begun.elapsed(), LOAN);
+        assert!(!stalled.is_finished());
+        stalled.abort();
     }
 }

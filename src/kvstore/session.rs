@@ -385,7 +385,8 @@ async fn within<T, E: Into<SessionError>>(
     limit: Duration,
     call: impl Future<Output = Result<T, E>>,
 ) -> Result<T, SessionError> {
-    match timeout(limit, call).await {
+    // A gRPC call's future is kilobytes, and whoever awaits it would carry them along.
+    match timeout(limit, Box::pin(call)).await {
         Ok(answer) => answer.map_err(Into::into),
         Err(_) => Err(SessionError::Deadline(what)),
     }

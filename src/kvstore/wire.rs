@@ -3,7 +3,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -25,6 +25,7 @@ pub(super) enum Stream {
 pub(super) struct Wire {
     stream: Stream,
     fate: Arc<Fate>,
+    write_failed: Option<io::ErrorKind>,
     /// HTTP/2 drops the wire when the connection is over, whoever ended it.
     _gone: DropGuard,
 }
@@ -46,7 +47,43 @@ enum Cause {
 impl Wire {
     pub(super) fn new(stream: Stream) -> (Self, Arc<Fate>) {
         let fate = Arc::new(Fate::default());
-        (Self { stream, fate: Arc::clone(&fate), _gone: fate.gone.clone().drop_guard() }, fate)
+        (Self { stream, fate: Arc::clone(&fate), write_failed: None, _gone: fate.gone.clone().drop_guard() }, fate)
+    }
+}
+
+impl Wire {
+    /// Passes on what became of a write, but a failure only when there is nothing more to read. A server that refuses our
+    /// certificate sends an alert and closes; our own bytes may meet the closed door before the alert has reached us. A
+    /// stream that cannot be written to is dead, so its end is near.
+    fn written<T>(&mut self, cx: &mut Context<'_>, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if let Poll::Ready(Err(error)) = result {
+            self.fate.note_error(&error);
+            self.write_failed.get_or_insert(error.kind());
+        } else if self.write_failed.is_none() {
+            return result;
+        }
+        let mut scratch = [0; 1024];
+        loop {
+            let mut buf = ReadBuf::new(&mut scratch);
+            match ready!(self.stream.poll_read(cx, &mut buf)) {
+                Ok(()) if !buf.filled().is_empty() => {}
+                Ok(()) => break,
+                Err(error) => {
+                    self.fate.note_error(&error);
+                    break;
+                }
+            }
+        }
+        Poll::Ready(Err(self.write_failed.unwrap_or(io::ErrorKind::BrokenPipe).into()))
+    }
+}
+
+impl Stream {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
     }
 }
 
@@ -74,10 +111,13 @@ impl Fate {
         }
     }
 
-    fn note_error<T>(&self, result: &Poll<io::Result<T>>) {
-        if let Poll::Ready(Err(error)) = result {
-            self.note(tls::explain(error, OtherSide::Server).map_or_else(|| Cause::Io(error.to_string()), Cause::Tls));
-        }
+    fn note_error(&self, error: &io::Error) {
+        self.note(match tls::explain(error, OtherSide::Server) {
+            Some(failure) => Cause::Tls(failure),
+            // Without TLS's own goodbye, which says no more to us than the end itself.
+            None if error.kind() == io::ErrorKind::UnexpectedEof => Cause::ClosedByServer,
+            None => Cause::Io(error.to_string()),
+        });
     }
 }
 
@@ -85,13 +125,11 @@ impl AsyncRead for Wire {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let (before, room) = (buf.filled().len(), buf.remaining() > 0);
-        let read = match &mut this.stream {
-            Stream::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
-            Stream::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
-        };
-        this.fate.note_error(&read);
-        if room && buf.filled().len() == before && matches!(read, Poll::Ready(Ok(()))) {
-            this.fate.note(Cause::ClosedByServer);
+        let read = this.stream.poll_read(cx, buf);
+        match &read {
+            Poll::Ready(Err(error)) => this.fate.note_error(error),
+            Poll::Ready(Ok(())) if room && buf.filled().len() == before => this.fate.note(Cause::ClosedByServer),
+            _ => {}
         }
         read
     }
@@ -104,8 +142,7 @@ impl AsyncWrite for Wire {
             Stream::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
             Stream::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
         };
-        this.fate.note_error(&written);
-        written
+        this.written(cx, written)
     }
 
     fn poll_write_vectored(
@@ -118,8 +155,7 @@ impl AsyncWrite for Wire {
             Stream::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
             Stream::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
         };
-        this.fate.note_error(&written);
-        written
+        this.written(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -135,8 +171,7 @@ impl AsyncWrite for Wire {
             Stream::Plain(stream) => Pin::new(stream).poll_flush(cx),
             Stream::Tls(stream) => Pin::new(stream).poll_flush(cx),
         };
-        this.fate.note_error(&flushed);
-        flushed
+        this.written(cx, flushed)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -49,7 +49,8 @@ fn at(config: &EtcdConfig, endpoints: impl IntoIterator<Item = String>) -> EtcdC
 async fn e12_one_live_endpoint_suffices_in_any_position() {
     let pki = Pki::temporary().unwrap();
     let live = etcd(&pki, "live").await;
-    let stranger = etcd(&Pki::temporary().unwrap(), "stranger").await;
+    let strangers = Pki::temporary().unwrap();
+    let stranger = etcd(&strangers, "stranger").await;
     let (_socket, refusing) = dead();
     let hole = BlackHole::new().await;
     let endpoints = [refusing, format!("https://{}", hole.address), stranger.client_url(), live.client_url()];
@@ -79,7 +80,8 @@ async fn e12_a_black_hole_costs_less_than_five_seconds() {
 async fn each_endpoint_s_failure_is_told() {
     let pki = Pki::temporary().unwrap();
     let live = etcd(&pki, "live").await;
-    let stranger = etcd(&Pki::temporary().unwrap(), "stranger").await;
+    let strangers = Pki::temporary().unwrap();
+    let stranger = etcd(&strangers, "stranger").await;
     let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let (_socket, refusing) = dead();
     let hole = BlackHole::new().await;
@@ -97,7 +99,7 @@ async fn each_endpoint_s_failure_is_told() {
     let told: Vec<_> = error.attempts().iter().map(|(_, failure)| (failure.stage, failure.reason)).collect();
     assert_eq!(told[..3], [(Stage::Dial, "dial-refused"), (Stage::Dial, "dial-timeout"), (Stage::Tls, "tls-timeout")]);
     assert_eq!(told[3].0, Stage::Resolve);
-    assert_eq!(told[4], (Stage::Tls, "we-refused-theirs-unknown-issuer"));
+    assert_eq!(told[4], (Stage::Tls, "we-refused-theirs-unknown-issuer"), "{error}");
     assert!(error.is_retryable(), "some may come back");
     let text = error.to_string();
     assert!(text.contains("nothing listens on") && text.contains("a CA that we do not trust"), "{text}");

@@ -1,6 +1,8 @@
 //! The kvstore room against real etcds over mTLS, proxies that fail as networks do, and a fake for what a real etcd will not
 //! show.
 
+#![allow(clippy::large_futures, reason = "a test has one of them, not thousands")]
+
 mod connecting;
 mod fakes;
 mod listing;
@@ -86,7 +88,12 @@ async fn contents(client: &Client) -> BTreeMap<String, String> {
     let options = etcd_client::GetOptions::new().with_prefix();
     let mut answer = kv.get(PREFIX, Some(options)).await.unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    answer.take_kvs().into_iter().map(|kv| kv.into_key_value()).map(|(key, value)| (text(key), text(value))).collect()
+    answer
+        .take_kvs()
+        .into_iter()
+        .map(etcd_client::KeyValue::into_key_value)
+        .map(|(key, value)| (text(key), text(value)))
+        .collect()
 }
 
 /// What a consumer saw, without the contents.
@@ -204,9 +211,8 @@ impl Copy {
                 }
             }
         };
-        if timeout(DEADLINE, caught_up).await.is_err() {
-            panic!("holds {} entries instead of {}; saw {:?}", self.published.len(), expected.len(), self.seen);
-        }
+        let in_time = timeout(DEADLINE, caught_up).await.is_ok();
+        assert!(in_time, "{} entries instead of {}; saw {:?}", self.published.len(), expected.len(), self.seen);
     }
 
     fn count(&self, what: &Seen) -> usize {

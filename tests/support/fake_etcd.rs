@@ -52,11 +52,11 @@ impl FakeEtcd {
         let port = listener.local_addr().unwrap().port();
         let (sender, watches) = mpsc::channel(16);
         let part = Arc::new(Part { answer: Mutex::new(Box::new(answer)), asked: Mutex::default(), watches: sender });
-        let server = tonic::transport::Server::builder()
+        let serving = tonic::transport::Server::builder()
             .add_service(PbKvServer::from_arc(Arc::clone(&part)))
             .add_service(PbWatchServer::from_arc(Arc::clone(&part)))
             .serve_with_incoming(TcpIncoming::from(listener));
-        let server = tokio::spawn(async move { server.await.unwrap() });
+        let server = tokio::spawn(async move { serving.await.unwrap() });
         Self { port, part, watches, _server: AbortOnDropHandle::new(server) }
     }
 
@@ -93,6 +93,7 @@ impl OpenWatch {
     }
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "it goes into an optional field")]
 pub fn header(cluster_id: u64, revision: i64) -> Option<PbResponseHeader> {
     Some(PbResponseHeader { cluster_id, revision, ..PbResponseHeader::default() })
 }

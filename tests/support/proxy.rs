@@ -160,6 +160,9 @@ async fn relay(client: TcpStream, shared: &Shared) {
     let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, shared.target.load(Ordering::SeqCst))).await else {
         return;
     };
+    // Otherwise the proxy would hold up small packets by itself.
+    client.set_nodelay(true).unwrap();
+    server.set_nodelay(true).unwrap();
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     tokio::select! {

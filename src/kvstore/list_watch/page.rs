@@ -1,6 +1,5 @@
 //! A page under way: asked for while the caller works on the one before.
 
-use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::kvstore::{ListGate, RangePage, Session, SessionError};
@@ -20,24 +19,24 @@ pub(super) struct Question {
 #[derive(Debug)]
 pub(super) struct PageInFlight {
     pub(super) question: Question,
-    task: AbortOnDropHandle<(Result<RangePage, SessionError>, Option<OwnedSemaphorePermit>)>,
+    task: AbortOnDropHandle<Result<RangePage, SessionError>>,
 }
 
 impl PageInFlight {
     pub(super) fn ask(session: &Session, gate: &ListGate, question: Question) -> Self {
         let (session, gate) = (session.clone(), gate.clone());
         let Question { from, end, limit, revision } = question.clone();
-        let task = tokio::spawn(async move {
-            let slot = gate.enter().await;
-            (session.range_page(&from, &end, limit, revision, false).await, slot)
-        });
+        let task =
+            tokio::spawn(
+                async move { gate.pass(Box::pin(session.range_page(&from, &end, limit, revision, false))).await },
+            );
         Self { question, task: AbortOnDropHandle::new(task) }
     }
 
-    /// The page; its slot is free from now on. Dropping the future loses nothing.
+    /// The page. Dropping the future loses nothing.
     pub(super) async fn answer(&mut self) -> Result<RangePage, SessionError> {
         match (&mut self.task).await {
-            Ok((answer, _slot)) => answer,
+            Ok(answer) => answer,
             // Only a runtime that shuts down ends the task; a panic in it is ours to pass on.
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
