@@ -58,7 +58,8 @@ async fn interrupted_it_leaves_nothing_behind() {
     let mut child = demo(dir.path(), &["--identities", "20"]).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     // The first line of the table shows that everything runs.
-    let drawn = async { while !lines.next_line().await.unwrap().expect("it runs until it is told").contains("0s  ") {} };
+    let drawn =
+        async { while !lines.next_line().await.unwrap().expect("it runs until it is told").contains("0s  ") {} };
     timeout(DEADLINE, drawn).await.expect("it starts");
     assert_eq!(running_in(dir.path()).len(), 3, "three etcds run");
     let pid = Pid::from_raw(child.id().unwrap().try_into().unwrap());
