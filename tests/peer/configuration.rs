@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use meshgate::telemetry::ClusterState;
 
-use super::proxy::Proxy;
 use super::{DEADLINE, Rig, Store, Told};
 use crate::support::fill::{BadEntry, Cluster, HEARTBEAT_KEY};
+use crate::support::proxy::Proxy;
 use crate::support::{Pki, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -46,7 +46,6 @@ async fn p04_a_lost_or_broken_configuration_changes_nothing() {
         rig.until("blue", "is concerned", |status| status.last_error.as_ref().is_some_and(noticed)).await;
         assert_eq!(rig.status("blue").unwrap().state, ClusterState::Synced, "a live session goes on");
         proxy.cut();
-        proxy.restore();
         rig.until_state("blue", ClusterState::ReadingConfig).await;
         assert!(Arc::ptr_eq(&before, &rig.version(2).unwrap()), "nothing is dropped or renumbered");
         store.announce().await;

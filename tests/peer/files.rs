@@ -2,8 +2,8 @@
 
 use meshgate::telemetry::ClusterState;
 
-use super::proxy::Proxy;
 use super::{DEADLINE, Rig, Store, mount};
+use crate::support::proxy::Proxy;
 use crate::support::{Pki, eventually};
 
 #[tokio::test(flavor = "multi_thread")]

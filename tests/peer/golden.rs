@@ -7,9 +7,9 @@ use etcd_client::{Txn, TxnOp};
 use meshgate::telemetry::ClusterState;
 use serde::Deserialize;
 
-use super::proxy::Proxy;
 use super::{Contents, DEADLINE, Rig, Store, assert_same};
 use crate::support::fill::Cluster;
+use crate::support::proxy::Proxy;
 use crate::support::{Pki, eventually};
 
 #[derive(Deserialize)]
@@ -160,7 +160,7 @@ async fn the_steps_of_a_real_cilium() {
 
     // Disconnected, changed, reconnected: Cilium repeats everything, we tell the difference.
     let before = rig.version(2).unwrap();
-    proxy.cut();
+    proxy.cut_off();
     rig.until_state("remote", ClusterState::Reconnecting).await;
     let id = |number: u32| store.cluster.identity_key(number);
     store.delete(&id(131_105)).await;

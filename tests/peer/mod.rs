@@ -6,7 +6,6 @@ mod files;
 mod golden;
 mod isolation;
 mod local;
-mod proxy;
 mod reconnect;
 
 use std::collections::BTreeMap;

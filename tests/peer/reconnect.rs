@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use meshgate::telemetry::ClusterState;
 
-use super::proxy::Proxy;
 use super::{DEADLINE, Rig, Store, Told, mount};
+use crate::support::proxy::Proxy;
 use crate::support::{Pki, eventually};
 
 /// What a subscriber hears of the differences between `a, b, c` and `a, c, d` of a peer.
@@ -24,7 +24,7 @@ async fn r01_a_reconnect_drops_exactly_what_is_gone() {
     rig.until_shown(2, &store.contents(&[(1, "a"), (2, "b"), (3, "c")])).await;
     rig.until_state("blue", ClusterState::Synced).await;
 
-    proxy.cut();
+    proxy.cut_off();
     rig.until_state("blue", ClusterState::Reconnecting).await;
     assert_eq!(rig.shown(2).len(), 3, "what is known stays");
     store.delete_app(2).await;
@@ -48,7 +48,7 @@ async fn r01_the_same_if_the_history_is_compacted_meanwhile() {
     let rig = Rig::start();
     rig.write("blue", &store.yaml_through(proxy.port()));
     rig.until_state("blue", ClusterState::Synced).await;
-    proxy.cut();
+    proxy.cut_off();
     rig.until_state("blue", ClusterState::Reconnecting).await;
     store.delete_app(2).await;
     store.put_app(4, "d").await;
@@ -79,7 +79,7 @@ async fn r02_a_list_again_that_breaks_off_changes_nothing() {
     let before = rig.version(2).unwrap();
     assert_eq!(before.len(), 10);
 
-    proxy.cut();
+    proxy.cut_off();
     rig.until_state("blue", ClusterState::Reconnecting).await;
     let changed = long("changed");
     store.put_app(1, &changed).await;
@@ -90,8 +90,9 @@ async fn r02_a_list_again_that_breaks_off_changes_nothing() {
     rig.subscriber.clear().await;
     let failures = rig.status("blue").unwrap().failures;
     // The first of five pages and some of the second: nowhere near the whole list.
-    proxy.restore_for(45_000);
-    eventually("the cut", DEADLINE, async || proxy.is_spent()).await;
+    proxy.restore();
+    proxy.cut_off_after(45_000);
+    eventually("the cut", DEADLINE, async || proxy.is_cut_off()).await;
     rig.until("blue", "has noticed", |status| status.failures > failures && status.state == ClusterState::Reconnecting)
         .await;
     assert!(Arc::ptr_eq(&before, &rig.version(2).unwrap()), "the view is the very same");
@@ -115,10 +116,11 @@ async fn a_first_list_that_breaks_off_is_withdrawn() {
     let apps: Vec<&str> = apps.iter().map(String::as_str).collect();
     let store = Store::new(&pki, "blue", 2, &apps).await;
     let proxy = Proxy::to(store.etcd.port()).await;
-    proxy.restore_for(60_000);
+    proxy.restore();
+    proxy.cut_off_after(60_000);
     let rig = Rig::start();
     rig.write("blue", &store.yaml_through(proxy.port()));
-    eventually("the cut", DEADLINE, async || proxy.is_spent()).await;
+    eventually("the cut", DEADLINE, async || proxy.is_cut_off()).await;
     rig.until("blue", "has noticed", |status| status.failures > 0).await;
     eventually("the withdrawal", DEADLINE, async || rig.version(2).is_none()).await;
     assert_eq!(rig.status("blue").unwrap().identities, 0);
