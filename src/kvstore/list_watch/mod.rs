@@ -186,7 +186,6 @@ impl ListWatch {
         }
     }
 
-    #[expect(clippy::too_many_lines, reason = "the machine reads from top to bottom")]
     /// One transition; every state is waited for without losing anything if the future is dropped.
     #[expect(clippy::too_many_lines, reason = "all transitions at one place, in their order")]
     async fn advance(&mut self, session: &Session) -> Result<Option<Step>, SessionError> {
