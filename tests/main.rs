@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests of whole processes have no runtime whose clock they could read")]
 
 mod api;
+mod demo;
 mod devkit;
 mod gateway;
 mod identity;

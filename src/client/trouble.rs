@@ -13,7 +13,7 @@ use crate::tls::{self, OtherSide, Refusal, TlsError, TlsFailure};
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The address is not one.
-    #[error("address `{0}`: not HOST:PORT; write for example 127.0.0.1:4240")]
+    #[error("address `{0}`: not HOST:PORT; write for example 127.0.0.1:4280")]
     Address(String),
     /// A certificate or key file.
     #[error("{0}; {hint}", hint = .0.hint())]

@@ -182,7 +182,7 @@ pub(super) static LISTEN: Setting = text(
     SERVE,
     "listen",
     "IP:PORT",
-    Some("0.0.0.0:4240"),
+    Some("0.0.0.0:4280"),
     "Where the gRPC API listens",
     "subscribers are on other hosts; mutual TLS guards it",
 );
@@ -219,7 +219,7 @@ pub(super) static HTTP_LISTEN: Setting = text(
     SERVE,
     "http-listen",
     "IP:PORT",
-    Some("127.0.0.1:4241"),
+    Some("127.0.0.1:4281"),
     "Where /metrics, /livez and /readyz are served, without TLS",
     "readable for the host only, until somebody decides otherwise",
 );

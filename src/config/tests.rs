@@ -187,7 +187,7 @@ fn the_listeners() {
     );
     assert_eq!(
         error(&["--plaintext", "--listen=localhost:1"]),
-        "--listen localhost:1: not an IP address and a port; give both, such as 0.0.0.0:4240 (names are not resolved; \
+        "--listen localhost:1: not an IP address and a port; give both, such as 0.0.0.0:4280 (names are not resolved; \
          0.0.0.0 is every interface)"
     );
     let args = [enough, "--tls-cert=c", "--tls-key=k", "--tls-client-ca=a"];
@@ -231,8 +231,8 @@ fn mistyped_variables() {
         "MESHGATE_CLUSTER_NMAE: unknown variable; did you mean `MESHGATE_CLUSTER_NAME`?"
     );
     let of_kubernetes =
-        ["MESHGATE_PORT", "MESHGATE_PORT_4240_TCP", "MESHGATE_SERVICE_HOST", "MESHGATE_SERVICE_PORT_GRPC"];
-    load(&ENOUGH, &of_kubernetes.map(|name| (name, "tcp://10.0.0.1:4240")), "").expect("not ours to judge");
+        ["MESHGATE_PORT", "MESHGATE_PORT_4280_TCP", "MESHGATE_SERVICE_HOST", "MESHGATE_SERVICE_PORT_GRPC"];
+    load(&ENOUGH, &of_kubernetes.map(|name| (name, "tcp://10.0.0.1:4280")), "").expect("not ours to judge");
 }
 
 #[test]
