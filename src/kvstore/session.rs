@@ -367,7 +367,9 @@ impl Session {
         let known = self.revision();
         let answer = within(what, self.0.timing.call, call).await;
         // A session that was found wrong meanwhile gives no answers, not even right ones.
-        self.alive()?;
+        if let Some((error, _)) = self.0.ending.verdict() {
+            return Err(error.clone());
+        }
         Ok((self.judged(answer)?, known))
     }
 }

@@ -150,7 +150,7 @@ async fn a_list_that_is_cut_at_any_byte_is_begun_anew() {
     let expected = contents(&etcd.client()).await;
     let proxy = Proxy::to(etcd.port()).await;
     let connector = Connector::new(through(etcd.config(), proxy.port()), timing());
-    for round in 0..18 {
+    for round in 0..14 {
         let session = super::session_of(&connector).await;
         let mut copy = Copy::paged(200);
         proxy.cut_off_after(1 + round * 13_337);

@@ -7,7 +7,7 @@ use super::{
     Copy, DEADLINE, PREFIX, Seen, compact, connect, contents, delete, etcd, fill, put, session_of, through, timing,
 };
 use crate::support::proxy::{Direction, Proxy};
-use crate::support::{EtcdOptions, EtcdServer, Pki, eventually};
+use crate::support::{EtcdCluster, EtcdOptions, EtcdServer, Pki, eventually};
 
 /// A store of a thousand, a proxy before it, and a copy that is in step.
 struct Rig {
@@ -319,4 +319,36 @@ async fn r06_a_restored_backup_is_listed_again() {
     put(&rig.etcd.client(), &format!("{PREFIX}000001"), "new").await;
     rig.catch_up().await;
     assert_eq!((rig.copy.lists(), rig.copy.count(&Seen::Resumed)), (1, 1), "{:?}", rig.copy.seen);
+}
+
+/// A member without a leader ends the watch instead of keeping it open and silent, and says so at connecting, too (E5).
+#[tokio::test]
+async fn e05_a_member_without_a_quorum_is_left() {
+    let mut etcd = EtcdCluster::start(3, &EtcdOptions::plain("alpha").in_memory()).await.unwrap();
+    let client = etcd.members()[0].client();
+    fill(&client, 0, 100, "old").await;
+    let timing = Timing { liveness: DEADLINE, ..timing() };
+    let connector = Connector::new(etcd.config(), timing);
+    let session = session_of(&connector).await;
+    assert_eq!(session.endpoint(), etcd.members()[0].client_url());
+    let mut copy = Copy::paged(10);
+    copy.until(&session, Seen::Listed).await;
+    put(&client, &format!("{PREFIX}000000"), "new").await;
+    copy.until(&session, Seen::Events).await;
+    // It lives on, alone.
+    etcd.member(1).stop().unwrap();
+    etcd.member(2).stop().unwrap();
+    assert_eq!(copy.until_over(&session).await.reason(), "unavailable");
+    let error = connector.connect(&|_, _| {}).await.unwrap_err();
+    assert!(error.attempts().iter().any(|(_, failure)| failure.reason == "unavailable"), "{error}");
+    assert!(error.is_retryable());
+    // It is alone and stopped, and the majority goes on.
+    etcd.member(0).stop().unwrap();
+    etcd.member(1).cont().unwrap();
+    etcd.member(2).cont().unwrap();
+    let other = etcd.members()[1].client();
+    let written = async || other.kv_client().put(format!("{PREFIX}000001"), "new", None).await.is_ok();
+    eventually("the majority takes writes", DEADLINE, written).await;
+    copy.until_holds(&connector, &contents(&other).await).await;
+    assert_eq!(copy.lists(), 1, "revisions of members are comparable: {:?}", copy.seen);
 }

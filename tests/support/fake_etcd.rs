@@ -50,8 +50,8 @@ impl FakeEtcd {
     ) -> Self {
         let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (sender, watches) = mpsc::channel(16);
-        let part = Arc::new(Part { answer: Mutex::new(Box::new(answer)), asked: Mutex::default(), watches: sender });
+        let (opened, watches) = mpsc::channel(16);
+        let part = Arc::new(Part { answer: Mutex::new(Box::new(answer)), asked: Mutex::default(), watches: opened });
         let serving = tonic::transport::Server::builder()
             .add_service(PbKvServer::from_arc(Arc::clone(&part)))
             .add_service(PbWatchServer::from_arc(Arc::clone(&part)))
