@@ -1,0 +1,6 @@
+//! The allocator on real etcds.
+
+mod basics;
+mod cilium;
+mod contest;
+mod support;

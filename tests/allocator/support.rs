@@ -1,0 +1,162 @@
+//! A node: an allocator on a real etcd, told of its records by a follower of the simplest kind.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::{Client, GetOptions, WatchOptions};
+use meshgate::allocator::etcd::{EtcdBackend, EtcdTerms, Store};
+use meshgate::allocator::{
+    AllocError, Allocation, Allocator, AllocatorMetrics, AllocatorSettings, Key, MasterTable, NumberRange, Paths,
+    Vanished,
+};
+use meshgate::identity::NumericIdentity;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::{EtcdOptions, EtcdServer};
+
+pub const BASE: &str = "cilium/state/identities/v1";
+pub const SOON: Duration = Duration::from_secs(20);
+
+pub async fn etcd() -> EtcdServer {
+    EtcdServer::start(EtcdOptions::plain("local").in_memory()).await.unwrap()
+}
+
+pub fn key(text: &str) -> Key {
+    Key::parse(text).unwrap()
+}
+
+/// A label set of its own for each number.
+pub fn numbered(n: usize) -> Key {
+    key(&format!("k8s:app=a{n};k8s:io.cilium.k8s.policy.cluster=cluster-a;"))
+}
+
+#[derive(Clone, Copy)]
+pub struct Setup {
+    pub numbers: (u32, u32),
+    pub terms: EtcdTerms,
+    pub sync: Duration,
+    pub release_on_shutdown: bool,
+    pub follow: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            numbers: (5 << 16, (6 << 16) - 1),
+            terms: EtcdTerms::default(),
+            sync: Duration::from_secs(300),
+            release_on_shutdown: false,
+            follow: true,
+        }
+    }
+}
+
+pub struct Node {
+    pub allocator: Allocator<EtcdBackend>,
+    pub table: Arc<MasterTable>,
+    pub metrics: AllocatorMetrics,
+    pub name: String,
+    cancel: CancellationToken,
+    tasks: JoinSet<()>,
+}
+
+impl Node {
+    pub async fn start(client: &Client, name: &str) -> Self {
+        Self::start_with(client, name, Setup::default()).await
+    }
+
+    pub async fn start_with(client: &Client, name: &str, setup: Setup) -> Self {
+        let numbers = NumberRange::new(setup.numbers.0, setup.numbers.1, 0).unwrap();
+        let store = Store::new(client.clone(), Duration::from_secs(5));
+        let backend = EtcdBackend::new(store, Paths::new(BASE, name).unwrap(), numbers, setup.terms);
+        let table = Arc::new(MasterTable::default());
+        let metrics = AllocatorMetrics::new();
+        let settings = AllocatorSettings {
+            sync: setup.sync,
+            release_on_shutdown: setup.release_on_shutdown,
+            ..AllocatorSettings::new(numbers)
+        };
+        let allocator = Allocator::new(backend.clone(), table.clone(), settings, metrics.clone());
+        let cancel = CancellationToken::new();
+        let mut tasks = JoinSet::new();
+        let leases = cancel.clone();
+        tasks.spawn(async move { backend.run(leases).await });
+        let (running, stop) = (allocator.clone(), cancel.clone());
+        tasks.spawn(async move { running.run(stop).await });
+        if setup.follow {
+            let follower = follow(client.clone(), allocator.clone(), table.clone());
+            let stop = cancel.clone();
+            tasks.spawn(async move {
+                stop.run_until_cancelled(follower).await;
+            });
+        }
+        Self { allocator, table, metrics, name: name.to_owned(), cancel, tasks }
+    }
+
+    pub async fn allocate(&self, key: &Key) -> Result<Allocation, AllocError> {
+        self.allocator.allocate(key, Instant::now() + SOON).await
+    }
+
+    pub async fn release(&self, key: &Key) -> Result<bool, AllocError> {
+        self.allocator.release(key, Instant::now() + SOON).await
+    }
+
+    /// A clean shutdown.
+    pub async fn stop(mut self) {
+        self.cancel.cancel();
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+async fn follow(client: Client, allocator: Allocator<EtcdBackend>, table: Arc<MasterTable>) {
+    let prefix = format!("{BASE}/id/");
+    let number = |path: &[u8]| NumericIdentity::parse_canonical(&path[prefix.len()..]).ok();
+    let list = client.kv_client().get(prefix.as_str(), Some(GetOptions::new().with_prefix())).await.unwrap();
+    let revision = list.header().unwrap().revision();
+    for entry in list.kvs() {
+        if let Some(number) = number(entry.key()) {
+            table.put(number, entry.value_str().unwrap(), entry.mod_revision());
+        }
+    }
+    allocator.listed(list.kvs().iter().filter_map(|entry| number(entry.key())));
+    let options = WatchOptions::new().with_prefix().with_start_revision(revision + 1);
+    let mut watch = client.watch_client().watch(prefix.as_str(), Some(options)).await.unwrap();
+    while let Ok(Some(answer)) = watch.message().await {
+        for event in answer.events() {
+            let entry = event.kv().unwrap();
+            let Some(number) = number(entry.key()) else { continue };
+            if event.event_type() == etcd_client::EventType::Put {
+                table.put(number, entry.value_str().unwrap(), entry.mod_revision());
+                allocator.appeared(number);
+            } else if allocator.vanished(number) == Vanished::Gone {
+                table.remove(number, entry.mod_revision());
+            }
+        }
+    }
+}
+
+/// Everything below a prefix: key and value.
+pub async fn dump(client: &Client, prefix: &str) -> Vec<(String, String)> {
+    let answer = client.kv_client().get(prefix, Some(GetOptions::new().with_prefix())).await.unwrap();
+    let text =
+        |entry: &etcd_client::KeyValue| (entry.key_str().unwrap().to_owned(), entry.value_str().unwrap().to_owned());
+    answer.kvs().iter().map(text).collect()
+}
+
+pub async fn masters(client: &Client) -> Vec<(String, String)> {
+    dump(client, &format!("{BASE}/id/")).await
+}
+
+pub async fn slaves(client: &Client) -> Vec<(String, String)> {
+    dump(client, &format!("{BASE}/value/")).await
+}
+
+pub async fn put(client: &Client, path: &str, value: &str) {
+    client.kv_client().put(format!("{BASE}/{path}"), value, None).await.unwrap();
+}
+
+pub async fn delete(client: &Client, path: &str) {
+    client.kv_client().delete(format!("{BASE}/{path}"), None).await.unwrap();
+}
