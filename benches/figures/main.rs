@@ -1,6 +1,7 @@
 //! What BENCHMARKS.md quotes. Prints a line a figure, `name value unit floor ratio target`, and writes the same as JSON to
 //! `target/bench/summary.json`. `cargo bench -- NAME…` runs only the groups named.
 
+mod alloc;
 mod report;
 mod view;
 
@@ -15,6 +16,9 @@ fn main() -> ExitCode {
     let mut report = Report::new();
     if runs("view") {
         view::run(&mut report);
+    }
+    if runs("alloc") {
+        alloc::run(&mut report);
     }
     match report.finish() {
         Ok(()) => ExitCode::SUCCESS,

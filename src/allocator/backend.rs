@@ -194,6 +194,9 @@ pub trait Backend: Send + Sync + 'static {
     /// Removes a lock if it is as it was seen; whether it did.
     fn remove_lock(&self, lock: &LockRecord) -> impl Future<Output = Result<bool, AllocError>> + Send;
 
+    /// The first list of records is in: limits that hold at the start only are over.
+    fn bootstrapped(&self) {}
+
     /// How the store is.
     fn status(&self) -> impl Future<Output = BackendStatus> + Send;
 

@@ -163,6 +163,7 @@ impl<B: Backend> Allocator<B> {
         }
         self.0.metrics.pool(pool);
         drop(state);
+        self.0.backend.bootstrapped();
         self.0.listed.send_replace(true);
     }
 

@@ -100,6 +100,10 @@ impl Backend for EtcdBackend {
         self.delete_lock(lock).await
     }
 
+    fn bootstrapped(&self) {
+        self.0.store.limiter().bootstrapped();
+    }
+
     async fn status(&self) -> BackendStatus {
         let (leases, leased_keys) = self.0.references.counts();
         let lost_leases = *self.0.references.losses().borrow();

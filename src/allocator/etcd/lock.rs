@@ -2,8 +2,9 @@
 //! still holds it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::lease::Leases;
 use super::lease_book::{LeaseId, LeasedKey};
@@ -116,6 +117,24 @@ impl EtcdLock {
     /// Our key.
     fn key(&self) -> String {
         format!("{}{:x}", self.held.key, self.held.lease)
+    }
+
+    /// Until the lock is known to be held no longer. (That it is not known yet proves nothing: only the fence does.)
+    pub async fn lost(&self) {
+        loop {
+            match self.held.store.deleted(self.key().as_bytes(), self.revision + 1).await {
+                Ok(()) => return,
+                // Cannot watch from there, or not now: look.
+                Err(_) => match self.held.store.get(&self.key()).await {
+                    Ok(Some(entry)) if entry.create_revision == self.revision => {}
+                    Ok(_) => return,
+                    // The lease tells in the end.
+                    Err(_) if self.held.leases.lease_of(&self.held.key) != Some(self.held.lease) => return,
+                    Err(_) => {}
+                },
+            }
+            sleep(Duration::from_secs(1)).await;
+        }
     }
 
     /// That the lock is still held.

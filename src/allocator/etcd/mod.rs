@@ -5,9 +5,12 @@
 
 mod backend;
 mod collect;
+mod election;
 mod lease;
 mod lease_book;
+mod limit;
 mod lock;
+mod presence;
 mod store;
 mod writes;
 
@@ -18,7 +21,9 @@ use tokio_util::sync::CancellationToken;
 
 pub use lease::Leases;
 pub use lease_book::{Due, LeaseBook, LeaseId, LeaseTerms, LeasedKey};
+pub use limit::{Limiter, RateLimits};
 pub use lock::EtcdLock;
+pub use presence::Presence;
 pub use store::{Answer, Compare, Op, Store, Txn, TxnAnswer};
 
 use super::keys::Paths;

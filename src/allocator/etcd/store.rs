@@ -9,6 +9,7 @@ use etcd_client::{
 };
 use tokio::time::timeout;
 
+use super::limit::{Limiter, RateLimits};
 use crate::kvstore::{KeyValue, SessionError};
 
 /// Keys a page of a list.
@@ -119,6 +120,7 @@ impl TxnAnswer {
 pub struct Store {
     client: Client,
     call: Duration,
+    limiter: Limiter,
 }
 
 impl std::fmt::Debug for Store {
@@ -131,7 +133,20 @@ impl Store {
     /// Over that client; no call takes longer than `call`.
     #[must_use]
     pub fn new(client: Client, call: Duration) -> Self {
-        Self { client, call }
+        Self { client, call, limiter: Limiter::new(RateLimits::default()) }
+    }
+
+    /// The same, within those limits.
+    #[must_use]
+    pub fn with_limits(mut self, limits: RateLimits) -> Self {
+        self.limiter = Limiter::new(limits);
+        self
+    }
+
+    /// What keeps to the limits.
+    #[must_use]
+    pub fn limiter(&self) -> &Limiter {
+        &self.limiter
     }
 
     /// Runs a transaction. After a lost connection or a missed deadline its outcome is unknown.
@@ -250,6 +265,7 @@ impl Store {
         what: &'static str,
         call: impl Future<Output = Result<T, etcd_client::Error>>,
     ) -> Result<T, SessionError> {
+        let _in_flight = self.limiter.admit().await;
         match timeout(self.call, call).await {
             Ok(answer) => answer.map_err(|error| classify(&error)),
             Err(_) => Err(SessionError::Deadline(what)),
