@@ -25,16 +25,20 @@ impl<B: Backend> Allocator<B> {
             let state = self.0.state();
             (state.local.number_of(key), state.local.users_of(key))
         };
-        let mut wanted = match known {
-            Some(number) if users > 0 && self.0.backend.keeps_reference(key) => {
-                return Ok(Obtained { number, is_new: false, revision: None });
-            }
-            Some(number) => Some(number),
-            None => self.known_elsewhere(key),
-        };
+        if let Some(number) = known
+            && users > 0
+            && self.0.backend.keeps_reference(key)
+        {
+            return Ok(Obtained { number, is_new: false, revision: None });
+        }
+        // The likeliest last: that is where the next one is taken from.
+        let mut candidates = self.known_elsewhere(key);
+        candidates.reverse();
+        candidates.retain(|number| Some(*number) != known);
+        let mut wanted = known.or_else(|| candidates.pop());
         // While it has users, a label set keeps its number.
         let kept = known.filter(|_| users > 0);
-        for _ in 0..LOOKS {
+        for _ in 0..LOOKS + candidates.len() {
             let Some(number) = wanted else {
                 match self.allocate_new(key, tried).await? {
                     Ok(obtained) => return Ok(obtained),
@@ -57,7 +61,7 @@ impl<B: Backend> Allocator<B> {
                 Attempt::NumberTaken if kept.is_some() => return Err(self.conflict(number, key)),
                 Attempt::NumberGone | Attempt::NumberTaken if kept.is_none() => {
                     // What we knew is old.
-                    wanted = None;
+                    wanted = candidates.pop();
                 }
                 Attempt::NumberGone | Attempt::NumberTaken | Attempt::Locked => break,
             }
@@ -123,24 +127,27 @@ impl<B: Backend> Allocator<B> {
             // Somebody uses it, or we do: whatever is missing of it is written again, under its number.
             tried.push(number);
             return match backend.update(number, key, Update::IfDifferent, Some(lock)).await {
-                Ok(updated) if updated.master => {
-                    tracing::warn!(%number, %key, "missing identity re-created");
-                    self.0.metrics.recreated();
-                    Ok(Obtained { number, is_new: false, revision: None })
+                Ok(updated) => {
+                    if updated.master {
+                        tracing::warn!(%number, %key, "missing identity re-created");
+                        self.0.metrics.recreated();
+                    }
+                    Ok(Obtained { number, is_new: false, revision: Some(updated.revision) })
                 }
-                Ok(_) => Ok(Obtained { number, is_new: false, revision: None }),
                 Err(AllocError::Conflict { number }) => Err(self.conflict(number, key)),
                 Err(error) => Err(error),
             };
         }
         // Nobody uses it, but a record may be left.
-        if let Some(number) = self.known_elsewhere(key) {
+        for number in self.known_elsewhere(key) {
             tried.push(number);
-            match backend.acquire_reference(number, key, Some(lock)).await {
-                Ok(revision) => return Ok(Obtained { number, is_new: false, revision: Some(revision) }),
+            match backend.acquire_reference(number, key, Some(lock)).await? {
+                Attempt::Done(revision) => return Ok(Obtained { number, is_new: false, revision: Some(revision) }),
                 // What we knew is old.
-                Err(AllocError::AnotherWriter(_) | AllocError::Conflict { .. }) => {}
-                Err(error) => return Err(error),
+                Attempt::NumberGone | Attempt::NumberTaken => {}
+                Attempt::InUseAs(_) | Attempt::Locked => {
+                    return Err(AllocError::AnotherWriter("it is being collected"));
+                }
             }
         }
         let number = self.lease_number()?;
@@ -151,8 +158,10 @@ impl<B: Backend> Allocator<B> {
             Created::Yes(_) => {
                 tried.push(number);
                 // If this fails the record stays: others may have seen it. The garbage collector takes it away.
-                let revision = backend.acquire_reference(number, key, Some(lock)).await?;
-                Ok(Obtained { number, is_new: true, revision: Some(revision) })
+                match backend.acquire_reference(number, key, Some(lock)).await? {
+                    Attempt::Done(revision) => Ok(Obtained { number, is_new: true, revision: Some(revision) }),
+                    _ => Err(AllocError::AnotherWriter("the new identity is gone or being collected")),
+                }
             }
         }
     }
@@ -174,9 +183,11 @@ impl<B: Backend> Allocator<B> {
         }
     }
 
-    /// The number that the local picture has for the labels.
-    fn known_elsewhere(&self, key: &Key) -> Option<NumericIdentity> {
-        self.0.masters.number_of(key).filter(|&number| self.0.settings.numbers.contains(number))
+    /// The numbers that the local picture has for the labels, the likeliest first.
+    pub(super) fn known_elsewhere(&self, key: &Key) -> Vec<NumericIdentity> {
+        let mut numbers = self.0.masters.numbers_of(key);
+        numbers.retain(|&number| self.0.settings.numbers.contains(number));
+        numbers
     }
 
     /// A number in local use stands for something else in the store. It is never overwritten: somebody has to look.

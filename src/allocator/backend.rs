@@ -28,7 +28,7 @@ pub enum Created {
     NumberTaken,
 }
 
-/// What an attempt without a lock did.
+/// What an attempt did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attempt {
     /// It is written, at that revision of the store.
@@ -60,6 +60,8 @@ pub struct Updated {
     pub master: bool,
     /// Our reference was missing, had another value, or hung on another lease than it should.
     pub slave: bool,
+    /// The store's revision at which both are there.
+    pub revision: i64,
 }
 
 /// What a store can say of itself.
@@ -143,14 +145,13 @@ pub trait Backend: Send + Sync + 'static {
         lock: Option<&Self::Lock>,
     ) -> impl Future<Output = Result<Created, AllocError>> + Send;
 
-    /// Writes our reference, if the number stands for these labels: [`AllocError::Conflict`] or
-    /// [`AllocError::AnotherWriter`] having written nothing if not. The store's revision.
+    /// Writes our reference, if the number stands for these labels and no collector holds its lock.
     fn acquire_reference(
         &self,
         number: NumericIdentity,
         key: &Key,
         lock: Option<&Self::Lock>,
-    ) -> impl Future<Output = Result<i64, AllocError>> + Send;
+    ) -> impl Future<Output = Result<Attempt, AllocError>> + Send;
 
     /// Deletes our reference if it is to this number. Its absence is no error. The caller excludes calls for the same labels.
     fn release(&self, number: NumericIdentity, key: &Key) -> impl Future<Output = Result<(), AllocError>> + Send;

@@ -9,8 +9,9 @@ use crate::identity::NumericIdentity;
 /// The local picture of the cluster's records: its owner is whoever follows the store (the mirror and the view). What it
 /// says may be old; the allocator proves it in the store before relying on it.
 pub trait Masters: Send + Sync + 'static {
-    /// The number of a label set.
-    fn number_of(&self, key: &Key) -> Option<NumericIdentity>;
+    /// The numbers of a label set, the likeliest first. Mostly one; more where duplicates were made, or where the picture
+    /// holds one that is gone beside the one that followed it.
+    fn numbers_of(&self, key: &Key) -> Vec<NumericIdentity>;
 
     /// The labels of a number.
     fn labels_of(&self, number: NumericIdentity) -> Option<Box<str>>;
@@ -40,7 +41,8 @@ pub struct MasterTable(Mutex<Maps>);
 #[derive(Debug, Default)]
 struct Maps {
     labels: HashMap<NumericIdentity, (Box<str>, i64)>,
-    numbers: HashMap<Box<str>, NumericIdentity>,
+    /// The latest last.
+    numbers: HashMap<Box<str>, Vec<NumericIdentity>>,
 }
 
 impl MasterTable {
@@ -51,7 +53,7 @@ impl MasterTable {
             return;
         }
         maps.remove(number);
-        maps.numbers.insert(labels.into(), number);
+        maps.numbers.entry(labels.into()).or_default().push(number);
         maps.labels.insert(number, (labels.into(), revision));
     }
 
@@ -71,17 +73,19 @@ impl MasterTable {
 
 impl Maps {
     fn remove(&mut self, number: NumericIdentity) {
-        if let Some((labels, _)) = self.labels.remove(&number)
-            && self.numbers.get(&labels) == Some(&number)
-        {
-            self.numbers.remove(&labels);
+        let Some((labels, _)) = self.labels.remove(&number) else { return };
+        if let Some(numbers) = self.numbers.get_mut(&labels) {
+            numbers.retain(|other| *other != number);
+            if numbers.is_empty() {
+                self.numbers.remove(&labels);
+            }
         }
     }
 }
 
 impl Masters for MasterTable {
-    fn number_of(&self, key: &Key) -> Option<NumericIdentity> {
-        self.maps().numbers.get(key.as_str()).copied()
+    fn numbers_of(&self, key: &Key) -> Vec<NumericIdentity> {
+        self.maps().numbers.get(key.as_str()).map(|numbers| numbers.iter().rev().copied().collect()).unwrap_or_default()
     }
 
     fn labels_of(&self, number: NumericIdentity) -> Option<Box<str>> {
@@ -94,5 +98,27 @@ impl Masters for MasterTable {
 
     fn forget(&self, number: NumericIdentity) {
         self.maps().remove(number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An allocation that the store confirmed is known from then on, whatever the store tells of the time before it.
+    #[test]
+    fn what_was_inserted_outlives_late_news_of_its_forerunner() {
+        let (table, key) = (MasterTable::default(), Key::parse("k8s:a=1;").unwrap());
+        let [first, second] = [7, 8].map(NumericIdentity::new);
+        table.insert(second, &key, 200);
+        table.put(first, key.as_str(), 99);
+        assert_eq!(table.numbers_of(&key), [first, second]);
+        table.remove(first, 150);
+        table.put(second, key.as_str(), 199);
+        assert_eq!(table.numbers_of(&key), [second]);
+        table.remove(second, 180);
+        assert_eq!(table.numbers_of(&key), [second], "it left before it came again");
+        table.remove(second, 201);
+        assert_eq!(table.numbers_of(&key), []);
     }
 }

@@ -193,8 +193,7 @@ impl<B: Backend> Allocator<B> {
     /// # Errors
     /// The store, or the deadline.
     pub async fn get(&self, key: &Key, deadline: Instant) -> Result<Option<NumericIdentity>, AllocError> {
-        let known = self.0.masters.number_of(key).filter(|&number| self.0.settings.numbers.contains(number));
-        match known {
+        match self.known_elsewhere(key).first().copied() {
             Some(number) => Ok(Some(number)),
             None => within(deadline, "reading from the store", self.0.backend.get(key, None)).await?,
         }

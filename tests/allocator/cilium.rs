@@ -3,10 +3,21 @@
 
 use std::collections::HashMap;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use etcd_client::{Client, Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp, TxnOpResponse, WatchOptions};
 
 use super::support::BASE;
+
+/// So that everybody is first at times.
+pub async fn jitter() {
+    for _ in 0..fastrand::u8(..8) {
+        tokio::task::yield_now().await;
+    }
+    if fastrand::u8(..4) == 0 {
+        tokio::time::sleep(Duration::from_micros(fastrand::u64(..3_000))).await;
+    }
+}
 
 pub struct Agent {
     client: Client,
@@ -122,6 +133,25 @@ impl Agent {
 
     pub async fn release(&self, labels: &str) {
         self.client.kv_client().delete(format!("{BASE}/value/{labels}/{}", self.node), None).await.unwrap();
+    }
+
+    /// Takes the lock on the labels, as the first step of an allocation, and stops there. What it returns unlocks.
+    pub async fn hold(&self, labels: &str) -> impl Future<Output = ()> + '_ {
+        let held = self.lock(&format!("{BASE}/locks/{labels}")).await;
+        async move { self.unlock(held).await }
+    }
+
+    /// What Cilium's garbage collector does in its second round, for one record: locks the number (not the labels), looks
+    /// for references, deletes.
+    pub async fn collect(&self, number: u32, labels: &str) -> bool {
+        let held = self.lock(&format!("{BASE}/locks/id/{number}")).await;
+        let used = self.get(labels, &held).await.is_some();
+        let deleted = !used && {
+            jitter().await;
+            self.if_locked(&held, None, TxnOp::delete(format!("{BASE}/id/{number}"), None)).await.is_some()
+        };
+        self.unlock(held).await;
+        deleted
     }
 
     /// The record was collected, and its watch told it so.

@@ -1,14 +1,13 @@
 //! Writers that take locks as Cilium does, and our transactions that take none, fight over the same label sets.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use etcd_client::{Client, EventType, WatchOptions};
 use futures_util::future::join_all;
 use meshgate::allocator::Key;
 use tokio::time::Instant;
 
-use super::cilium::Agent;
+use super::cilium::{Agent, jitter};
 use super::support::{BASE, Node, etcd, masters, numbered, slaves};
 
 /// Label sets that are fought over at once.
@@ -16,12 +15,12 @@ const ARENAS: usize = 24;
 
 /// Every change that the store saw, in order, held against what must never be.
 #[derive(Default)]
-struct Referee {
+pub struct Referee {
     /// Labels of each record.
     records: HashMap<String, String>,
     /// Number of each reference, by labels and node.
     references: HashMap<String, HashMap<String, String>>,
-    changes: u64,
+    pub changes: u64,
 }
 
 impl Referee {
@@ -51,7 +50,7 @@ impl Referee {
     }
 
     /// Watches until the key `last` is written.
-    async fn watch(mut self, client: Client, last: String) -> Self {
+    pub async fn watch(mut self, client: Client, last: String) -> Self {
         let options = WatchOptions::new().with_prefix().with_start_revision(1);
         let mut watch = client.watch_client().watch(BASE, Some(options)).await.unwrap();
         loop {
@@ -99,16 +98,6 @@ async fn fight(client: Client, ours: &[Node], agents: &[Agent], arena: usize, ro
         }
     }
     (won, lost)
-}
-
-/// So that everybody is first at times.
-async fn jitter() {
-    for _ in 0..fastrand::u8(..8) {
-        tokio::task::yield_now().await;
-    }
-    if fastrand::u8(..4) == 0 {
-        tokio::time::sleep(Duration::from_micros(fastrand::u64(..3_000))).await;
-    }
 }
 
 /// Rounds from `MESHGATE_CONTEST_ROUNDS`; the proof is 100,000.

@@ -2,5 +2,10 @@
 
 mod basics;
 mod cilium;
+mod collect;
 mod contest;
+mod faults;
+mod flaky;
+mod leases;
+mod locks;
 mod support;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Client, GetOptions, WatchOptions};
+use meshgate::allocator::backend::Backend;
 use meshgate::allocator::etcd::{EtcdBackend, EtcdTerms, Store};
 use meshgate::allocator::{
     AllocError, Allocation, Allocator, AllocatorMetrics, AllocatorSettings, Key, MasterTable, NumberRange, Paths,
@@ -39,6 +40,7 @@ pub struct Setup {
     pub sync: Duration,
     pub release_on_shutdown: bool,
     pub follow: bool,
+    pub call: Duration,
 }
 
 impl Default for Setup {
@@ -49,28 +51,36 @@ impl Default for Setup {
             sync: Duration::from_secs(300),
             release_on_shutdown: false,
             follow: true,
+            call: Duration::from_secs(5),
         }
     }
 }
 
-pub struct Node {
-    pub allocator: Allocator<EtcdBackend>,
+pub struct Node<B: Backend = EtcdBackend> {
+    pub allocator: Allocator<B>,
+    pub etcd: EtcdBackend,
     pub table: Arc<MasterTable>,
     pub metrics: AllocatorMetrics,
-    pub name: String,
     cancel: CancellationToken,
     tasks: JoinSet<()>,
 }
 
-impl Node {
+impl Node<EtcdBackend> {
     pub async fn start(client: &Client, name: &str) -> Self {
         Self::start_with(client, name, Setup::default()).await
     }
 
     pub async fn start_with(client: &Client, name: &str, setup: Setup) -> Self {
+        Self::start_on(client, name, setup, |backend| backend).await
+    }
+}
+
+impl<B: Backend> Node<B> {
+    /// With what `wrap` makes of the backend.
+    pub async fn start_on(client: &Client, name: &str, setup: Setup, wrap: impl FnOnce(EtcdBackend) -> B) -> Self {
         let numbers = NumberRange::new(setup.numbers.0, setup.numbers.1, 0).unwrap();
-        let store = Store::new(client.clone(), Duration::from_secs(5));
-        let backend = EtcdBackend::new(store, Paths::new(BASE, name).unwrap(), numbers, setup.terms);
+        let store = Store::new(client.clone(), setup.call);
+        let etcd = EtcdBackend::new(store, Paths::new(BASE, name).unwrap(), numbers, setup.terms);
         let table = Arc::new(MasterTable::default());
         let metrics = AllocatorMetrics::new();
         let settings = AllocatorSettings {
@@ -78,11 +88,10 @@ impl Node {
             release_on_shutdown: setup.release_on_shutdown,
             ..AllocatorSettings::new(numbers)
         };
-        let allocator = Allocator::new(backend.clone(), table.clone(), settings, metrics.clone());
+        let allocator = Allocator::new(wrap(etcd.clone()), table.clone(), settings, metrics.clone());
         let cancel = CancellationToken::new();
         let mut tasks = JoinSet::new();
-        let leases = cancel.clone();
-        tasks.spawn(async move { backend.run(leases).await });
+        tasks.spawn(etcd.clone().run(cancel.clone()));
         let (running, stop) = (allocator.clone(), cancel.clone());
         tasks.spawn(async move { running.run(stop).await });
         if setup.follow {
@@ -92,7 +101,7 @@ impl Node {
                 stop.run_until_cancelled(follower).await;
             });
         }
-        Self { allocator, table, metrics, name: name.to_owned(), cancel, tasks }
+        Self { allocator, etcd, table, metrics, cancel, tasks }
     }
 
     pub async fn allocate(&self, key: &Key) -> Result<Allocation, AllocError> {
@@ -110,7 +119,7 @@ impl Node {
     }
 }
 
-async fn follow(client: Client, allocator: Allocator<EtcdBackend>, table: Arc<MasterTable>) {
+async fn follow<B: Backend>(client: Client, allocator: Allocator<B>, table: Arc<MasterTable>) {
     let prefix = format!("{BASE}/id/");
     let number = |path: &[u8]| NumericIdentity::parse_canonical(&path[prefix.len()..]).ok();
     let list = client.kv_client().get(prefix.as_str(), Some(GetOptions::new().with_prefix())).await.unwrap();

@@ -48,7 +48,7 @@ impl Backend for EtcdBackend {
         number: NumericIdentity,
         key: &Key,
         lock: Option<&EtcdLock>,
-    ) -> Result<i64, AllocError> {
+    ) -> Result<Attempt, AllocError> {
         self.write_reference(number, key, lock).await
     }
 

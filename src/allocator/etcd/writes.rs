@@ -53,6 +53,7 @@ impl EtcdBackend {
                     Compare::NoneBelow(locks.clone()),
                     Compare::NoneBelow(slaves.clone()),
                     Compare::Absent(master.clone()),
+                    Compare::NoneBelow(paths.gc_locks(number)),
                 ],
                 then: vec![
                     Op::Put { key: master.clone(), value: key.as_str().into(), lease: 0 },
@@ -137,12 +138,16 @@ impl EtcdBackend {
     ) -> Result<Created, AllocError> {
         let master = self.0.paths.master(number);
         let txn = Txn {
-            when: vec![Compare::Absent(master.clone())],
+            when: vec![Compare::Absent(master.clone()), Compare::NoneBelow(self.0.paths.gc_locks(number))],
             then: vec![Op::Put { key: master.clone(), value: key.as_str().into(), lease: 0 }],
-            or_else: Vec::new(),
+            or_else: vec![Op::Get(master.clone())],
         };
         let answer = self.fenced(txn, lock).await?;
-        Ok(if answer.succeeded { Created::Yes(answer.revision) } else { Created::NumberTaken })
+        match answer.read(0) {
+            _ if answer.succeeded => Ok(Created::Yes(answer.revision)),
+            [] => Err(COLLECTED),
+            [..] => Ok(Created::NumberTaken),
+        }
     }
 
     pub(super) async fn write_reference(
@@ -150,14 +155,18 @@ impl EtcdBackend {
         number: NumericIdentity,
         key: &Key,
         lock: Option<&EtcdLock>,
-    ) -> Result<i64, AllocError> {
+    ) -> Result<Attempt, AllocError> {
         let paths = &self.0.paths;
         let master = paths.master(number);
         let slave: LeasedKey = paths.slave(key)?.into();
         let answer = self
             .with_lease(&slave, |lease| {
+                // Collectors do not take the lock on the labels: theirs is on the number, and must be respected too (A4).
                 let txn = Txn {
-                    when: vec![Compare::Value(master.clone(), key.as_str().into())],
+                    when: vec![
+                        Compare::Value(master.clone(), key.as_str().into()),
+                        Compare::NoneBelow(paths.gc_locks(number)),
+                    ],
                     then: vec![Op::Put { key: slave.to_string(), value: number.to_string().into(), lease }],
                     or_else: vec![Op::Get(master.clone()), Op::Get(slave.to_string())],
                 };
@@ -166,12 +175,13 @@ impl EtcdBackend {
             .await?;
         let answer = unfence(answer, lock).inspect_err(|_| self.0.references.detach(&slave))?;
         if answer.succeeded {
-            return Ok(answer.revision);
+            return Ok(Attempt::Done(answer.revision));
         }
         self.not_written(&slave, answer.read(1));
-        Err(match answer.read(0).first() {
-            None => AllocError::AnotherWriter("the identity was collected"),
-            Some(_) => AllocError::Conflict { number },
+        Ok(match answer.read(0).first() {
+            None => Attempt::NumberGone,
+            Some(entry) if entry.value == key.as_str().as_bytes() => Attempt::Locked,
+            Some(_) => Attempt::NumberTaken,
         })
     }
 
@@ -199,8 +209,10 @@ impl EtcdBackend {
         let slave: LeasedKey = paths.slave(key)?.into();
         let text = number.to_string();
         // A read costs the store no write of its log, and mostly there is nothing to do.
-        if how == Update::IfDifferent && self.is_as_it_should_be(&master, &slave, &text, key).await? {
-            return Ok(Updated::default());
+        if how == Update::IfDifferent
+            && let Some(revision) = self.is_as_it_should_be(&master, &slave, &text, key).await?
+        {
+            return Ok(Updated { revision, ..Updated::default() });
         }
         let answer = self
             .with_lease(&slave, |lease| {
@@ -226,36 +238,41 @@ impl EtcdBackend {
                     then: vec![reference],
                     or_else: vec![Op::Txn(missing)],
                 };
-                fence(txn, lock)
+                // A collector that has looked already would delete the record under our reference.
+                let uncollected = Compare::NoneBelow(paths.gc_locks(number));
+                fence(Txn { when: vec![uncollected], then: vec![Op::Txn(txn)], or_else: Vec::new() }, lock)
             })
             .await?;
         let answer = unfence(answer, lock)?;
+        let revision = answer.revision;
+        let answer = answer.within(0).ok_or(COLLECTED)?;
         if answer.succeeded {
-            return Ok(Updated {
-                master: false,
-                slave: answer.within(0).is_some_and(|reference| !reference.succeeded),
-            });
+            let slave = answer.within(0).is_some_and(|reference| !reference.succeeded);
+            return Ok(Updated { master: false, slave, revision });
         }
         match answer.within(0) {
             Some(missing) if missing.succeeded => {
-                Ok(Updated { master: true, slave: missing.within(1).is_some_and(|reference| !reference.succeeded) })
+                let slave = missing.within(1).is_some_and(|reference| !reference.succeeded);
+                Ok(Updated { master: true, slave, revision })
             }
             _ => Err(AllocError::Conflict { number }),
         }
     }
 
+    /// The revision at which record and reference are there, the latter on the lease that it should hang on.
     async fn is_as_it_should_be(
         &self,
         master: &str,
         slave: &str,
         number: &str,
         key: &Key,
-    ) -> Result<bool, SessionError> {
-        let Some(lease) = self.0.references.lease_of(slave) else { return Ok(false) };
+    ) -> Result<Option<i64>, SessionError> {
+        let Some(lease) = self.0.references.lease_of(slave) else { return Ok(None) };
         let gets = vec![Op::Get(master.to_owned()), Op::Get(slave.to_owned())];
         let answer = self.0.store.txn(Txn { then: gets, ..Txn::default() }).await?;
-        Ok(answer.read(0).first().is_some_and(|entry| entry.value == key.as_str().as_bytes())
-            && answer.read(1).first().is_some_and(|entry| entry.value == number.as_bytes() && entry.lease == lease))
+        let as_it_should = answer.read(0).first().is_some_and(|entry| entry.value == key.as_str().as_bytes())
+            && answer.read(1).first().is_some_and(|entry| entry.value == number.as_bytes() && entry.lease == lease);
+        Ok(as_it_should.then_some(answer.revision))
     }
 
     pub(super) async fn read_number(
@@ -284,6 +301,9 @@ impl EtcdBackend {
         unfence(self.0.store.txn(fence(txn, lock)).await?, lock)
     }
 }
+
+/// To be tried again when the collector has done, whatever it did.
+const COLLECTED: AllocError = AllocError::AnotherWriter("the identity is being collected");
 
 /// The same transaction, only if the lock is still held.
 fn fence(txn: Txn, lock: Option<&EtcdLock>) -> Txn {
