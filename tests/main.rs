@@ -5,4 +5,6 @@
 mod allocator;
 mod devkit;
 mod gateway;
+mod identity;
+mod peer;
 mod support;

@@ -55,7 +55,7 @@ pub fn run(report: &mut Report) {
         let mut builder = ClusterBuilder::new(Interner::new(), name.clone(), id, IdentityRange::of(id, width));
         let start = Instant::now();
         for (n, key) in &entries {
-            black_box(builder.upsert(number(*n), key, 1)).is_ok();
+            let _ = black_box(builder.upsert(number(*n), key, 1));
         }
         let mut held = builder.build();
         build.push(per(start, IDENTITIES));
@@ -63,7 +63,7 @@ pub fn run(report: &mut Report) {
         let start = Instant::now();
         builder.begin_relist();
         for (n, key) in &entries {
-            black_box(builder.upsert(number(*n), key, 2)).is_ok();
+            let _ = black_box(builder.upsert(number(*n), key, 2));
         }
         builder.finish_relist();
         relist.push(per(start, IDENTITIES));
@@ -74,7 +74,7 @@ pub fn run(report: &mut Report) {
         const CHANGES: u32 = 20_000;
         for round in 0..CHANGES {
             let n = round.wrapping_mul(2_654_435_761) % IDENTITIES;
-            black_box(builder.upsert(number(n), &entries[((round + 1) % IDENTITIES) as usize].1, 3)).is_ok();
+            let _ = black_box(builder.upsert(number(n), &entries[((round + 1) % IDENTITIES) as usize].1, 3));
             let next = builder.build();
             view.publish(next.clone());
             black_box(diff(Some(&held), &next).count());

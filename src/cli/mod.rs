@@ -1,7 +1,12 @@
 //! The command line: one file a subcommand. Prints; turns results into exit codes.
 
 mod certs;
+mod clusters;
+mod connection;
+mod identity;
+mod output;
 mod run;
+mod watch;
 
 use std::future::Future;
 use std::process::ExitCode;
@@ -21,6 +26,12 @@ struct Cli {
 enum Command {
     /// Runs the gateway.
     Run(run::Args),
+    /// Prints every change of the mesh as it comes.
+    Watch(watch::Args),
+    /// Shows identities.
+    Identity(identity::Args),
+    /// Shows how each cluster of the mesh is doing.
+    Clusters(clusters::Args),
     /// Makes development certificates.
     Certs(certs::Args),
 }
@@ -35,6 +46,9 @@ const USAGE: u8 = 2;
 pub fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run(args) => run::run(args),
+        Command::Watch(args) => watch::run(&args),
+        Command::Identity(args) => identity::run(&args),
+        Command::Clusters(args) => clusters::run(&args),
         Command::Certs(args) => certs::run(&args),
     }
 }

@@ -15,17 +15,18 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::config::{ApiConfig, Config};
+use crate::config::{ClusterConfig, Config};
 use crate::kvstore::{EtcdConfig, EtcdConfigError};
 use crate::mirror::{LocalCluster, LocalSettings};
+use crate::peer::{PeerManager, PeerSettings, Us};
 use crate::telemetry::http::{self, ListenError};
 use crate::telemetry::{Metrics, Readiness, StatusBoard};
 use crate::view::{Interner, View};
 pub use tasks::TaskEnded;
 use tasks::Tasks;
 
-/// Followers of stores hold nothing that needs a goodbye; this is for a call under way.
-const STORES_GRACE: Duration = Duration::from_secs(1);
+/// Followers of stores hold nothing that needs a goodbye and stop at once; this is a safety net, above the peers' own.
+const STORES_GRACE: Duration = Duration::from_secs(6);
 /// More than the HTTP server's own drain.
 const HTTP_GRACE: Duration = Duration::from_secs(2);
 
@@ -159,44 +160,58 @@ struct Rooms {
 
 impl Parts {
     fn wire(self) -> Rooms {
-        let Self { config, etcd, grpc, http: http_listener, view, status, metrics, readiness } = self;
-        let Config { cluster, stores: stores_config, api: api_config, shutdown_grace, .. } = config;
-        let interner = Interner::new();
-
         let (mut api, mut stores, mut pages) = (Tasks::default(), Tasks::default(), Tasks::default());
+        let interner = Interner::new();
         // All guards before anybody can ask: a gateway is never ready by accident.
-        let local_guard = readiness::await_local(&readiness, &status, cluster.name.as_str());
-        let peers_guard = stores_config.peers.is_some().then(|| readiness::await_peers(&readiness, &status));
-
-        let name = cluster.name.to_string();
-        let settings = LocalSettings {
-            name: cluster.name.clone(),
-            id: cluster.id,
-            width: cluster.width,
-            etcd,
-            timing: stores_config.timing.clone(),
-            list_watch: stores_config.list.clone(),
-        };
-        let local = LocalCluster::new(settings, interner.clone(), view.clone(), status.clone(), metrics.clone());
-        stores.spawn("the local cluster", |stop| async move {
-            local.run(stop).await;
-            Ok(())
-        });
-        let board = status.clone();
-        stores.spawn("readiness of the local store", |stop| async move {
-            stop.run_until_cancelled(readiness::local_synced(local_guard, board, name)).await;
-            // Its work is done at the first sync; the group ends when it is told to.
-            stop.cancelled().await;
-            Ok(())
-        });
-        drop((api_config, grpc, peers_guard));
-
+        self.spawn_local(&mut stores, &interner);
+        if let Some(directory) = self.config.stores.peers.clone() {
+            self.spawn_peers(&mut stores, interner, directory);
+        }
+        let Self { config, grpc, http: http_listener, metrics, readiness, .. } = self;
+        drop((grpc, &mut api));
         let router = http::router(metrics, readiness.clone());
         pages.spawn("the HTTP server", |stop| async move {
             http::serve(http_listener, router, stop).await;
             Ok(())
         });
-        Rooms { api, stores, pages, readiness, grace: shutdown_grace }
+        Rooms { api, stores, pages, readiness, grace: config.shutdown_grace }
+    }
+
+    fn spawn_local(&self, tasks: &mut Tasks, interner: &Interner) {
+        let ClusterConfig { name, id, width } = &self.config.cluster;
+        let settings = LocalSettings {
+            name: name.clone(),
+            id: *id,
+            width: *width,
+            etcd: self.etcd.clone(),
+            timing: self.config.stores.timing.clone(),
+            list_watch: self.config.stores.list.clone(),
+        };
+        let guard = readiness::await_local(&self.readiness, &self.status, name.as_str());
+        let (view, board, metrics) = (self.view.clone(), self.status.clone(), self.metrics.clone());
+        let local = LocalCluster::new(settings, interner.clone(), view, board, metrics);
+        tasks.spawn("the local cluster", |stop| async move {
+            local.run(stop).await;
+            Ok(())
+        });
+        tasks.spawn_once(readiness::local_synced(guard, self.status.clone(), name.to_string()));
+    }
+
+    fn spawn_peers(&self, tasks: &mut Tasks, interner: Interner, directory: PathBuf) {
+        let ClusterConfig { name, id, width } = self.config.cluster.clone();
+        let stores = &self.config.stores;
+        let mut settings = PeerSettings::new(Us { name, id, width }, directory);
+        settings.rescan = stores.peer_rescan;
+        settings.timing.etcd = stores.timing.clone();
+        settings.list_watch = stores.list.clone();
+        let (view, board, metrics) = (self.view.clone(), self.status.clone(), self.metrics.clone());
+        let peers = PeerManager::new(settings, interner, view, board.clone(), metrics);
+        let guard = readiness::await_peers(&self.readiness, &board);
+        tasks.spawn_once(readiness::peers_settled(guard, peers.looked(), board, stores.peer_readiness_wait));
+        tasks.spawn("the peers", |stop| async move {
+            peers.run(stop).await;
+            Ok(())
+        });
     }
 }
 

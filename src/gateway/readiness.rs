@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::telemetry::{ClusterState, ClusterStatus, Guard, Readiness, StatusBoard};
@@ -12,7 +13,7 @@ use crate::telemetry::{ClusterState, ClusterStatus, Guard, Readiness, StatusBoar
 pub(super) fn await_local(readiness: &Readiness, board: &StatusBoard, cluster: &str) -> Guard {
     let (board, cluster) = (board.clone(), cluster.to_owned());
     readiness.guard_with("local-store", move || {
-        board.snapshot().get(&cluster).map_or_else(|| "not begun".to_owned(), |status| explain(status))
+        board.snapshot().get(&cluster).map_or_else(|| "not begun".to_owned(), explain)
     })
 }
 
@@ -31,9 +32,15 @@ pub(super) fn await_peers(readiness: &Readiness, board: &StatusBoard) -> Guard {
     })
 }
 
-/// Ends that wait. To be called when the directory was read once, so that all peers are on the board.
-pub(super) async fn peers_settled(guard: Guard, board: StatusBoard, wait: Duration) {
-    if timeout(wait, board.wait_for(|clusters| unsettled(clusters).is_empty())).await.is_err() {
+/// Ends that wait. `looked` becomes true when the directory was read once, so that all peers are on the board; it may never
+/// (somebody removed the directory), and that is bounded as well.
+pub(super) async fn peers_settled(guard: Guard, mut looked: watch::Receiver<bool>, board: StatusBoard, wait: Duration) {
+    let settled = async {
+        // An error says that the manager is gone, with the gateway.
+        let _ = looked.wait_for(|looked| *looked).await;
+        board.wait_for(|clusters| unsettled(clusters).is_empty()).await;
+    };
+    if timeout(wait, settled).await.is_err() {
         let waiting = unsettled(&board.snapshot());
         tracing::warn!(?wait, peers = waiting.join(", "), "going on without the first sync of these peers");
     }
@@ -80,17 +87,22 @@ mod tests {
         set(&board, "a", ClusterState::Synced);
         set(&board, "b", ClusterState::Refused);
         set(&board, "c", ClusterState::Connecting);
+        let (wait, begin) = (Duration::from_secs(30), tokio::time::Instant::now());
+        let looked = watch::Sender::new(true);
         let guard = await_peers(&readiness, &board);
         assert_eq!(readiness.report().guards[0].why, "c (connecting)");
-        let begin = tokio::time::Instant::now();
-        peers_settled(guard, board.clone(), Duration::from_secs(30)).await;
-        assert_eq!(begin.elapsed(), Duration::from_secs(30));
+        peers_settled(guard, looked.subscribe(), board.clone(), wait).await;
+        assert_eq!(begin.elapsed(), wait);
         assert!(readiness.report().ready);
 
-        set(&board, "c", ClusterState::Reconnecting);
         set(&board, "c", ClusterState::Synced);
-        peers_settled(await_peers(&readiness, &board), board, Duration::from_secs(30)).await;
-        assert_eq!(begin.elapsed(), Duration::from_secs(30), "nothing left to wait for");
+        set(&board, "c", ClusterState::Reconnecting);
+        peers_settled(await_peers(&readiness, &board), looked.subscribe(), board.clone(), wait).await;
+        assert_eq!(begin.elapsed(), wait, "nothing left to wait for");
+
+        looked.send_replace(false);
+        peers_settled(await_peers(&readiness, &board), looked.subscribe(), board, wait).await;
+        assert_eq!(begin.elapsed(), wait * 2, "a directory that cannot be read is bounded too");
     }
 
     #[tokio::test]

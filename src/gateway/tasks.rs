@@ -39,6 +39,15 @@ impl Tasks {
         self.names.insert(handle.id(), name);
     }
 
+    /// Runs something that may well end before the group is told to stop, and is dropped then.
+    pub fn spawn_once(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.spawn("a short task", |stop| async move {
+            stop.run_until_cancelled(task).await;
+            stop.cancelled().await;
+            Ok(())
+        });
+    }
+
     /// Waits for the first task that ends though nobody told it to; for ever in a group without tasks.
     pub async fn first_end(&mut self) -> TaskEnded {
         match self.set.join_next_with_id().await {

@@ -14,7 +14,7 @@ pub const SOURCE_K8S: &str = "k8s";
 pub struct LabelRef<'a> {
     /// Where the label comes from: `k8s`, `reserved`, `cidr`, `unspec`…
     pub source: &'a str,
-    /// Name; may contain `:` but no `=`.
+    /// Name; may contain `:`, and `=` only as read from `reserved:=…`.
     pub key: &'a str,
     /// Value; may contain `=` and `:`.
     pub value: &'a str,
@@ -28,7 +28,7 @@ impl<'a> LabelRef<'a> {
         let (source, rest) = split_source(text);
         let (key, value) = match memchr::memchr(b'=', rest.as_bytes()) {
             None => (rest, ""),
-            // `reserved:=host`, a spelling that old versions wrote.
+            // `reserved:=host`: what stands for the value is the key, whatever it holds.
             Some(0) if source == Some(SOURCE_RESERVED) => (&rest[1..], ""),
             Some(equals) => (&rest[..equals], &rest[equals + 1..]),
         };

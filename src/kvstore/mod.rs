@@ -9,10 +9,11 @@ mod connect;
 mod error;
 mod list_watch;
 mod session;
+mod watch;
 
 pub use backoff::Backoff;
 pub use config::{Credentials, EtcdConfig, EtcdConfigError, Timing};
 pub use connect::{Connector, Stage};
 pub use error::{ConnectError, SessionError};
 pub use list_watch::{ListKind, ListWatch, ListWatchOptions, RestartReason, Step};
-pub use session::{Event, KeyValue, Position, Session};
+pub use session::{Event, KeyValue, Position, RangePage, Session};

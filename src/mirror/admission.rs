@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::identity::{CLUSTER_LABEL_KEY, ClusterName, IdentityRange, NumericIdentity, labels_of};
+use crate::identity::{ClusterLabelError, ClusterName, IdentityRange, NumericIdentity, check_cluster_label, labels_of};
 
 /// Bytes a key string may have. The largest label that Kubernetes allows takes less than 400 bytes here, so this holds 40 of
 /// the largest or hundreds of usual ones (a usual identity has 330 bytes in all), while a hostile peer that fills its whole
@@ -63,34 +63,44 @@ impl RejectReason {
     }
 }
 
-/// A refusal. Borrows what it complains about: nothing is formatted unless somebody asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reject<'a> {
+/// A refusal. Nothing is formatted unless somebody asks: there may be very many.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reject {
     /// Why.
     pub reason: RejectReason,
-    detail: Detail<'a>,
+    detail: Detail,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Detail<'a> {
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Detail {
     None,
     Range(NumericIdentity, IdentityRange),
     Length(usize, usize),
     Offset(usize),
-    Found(&'a str),
+    Found(String),
 }
 
-impl<'a> Reject<'a> {
+impl Reject {
     pub(super) const fn new(reason: RejectReason) -> Self {
         Self { reason, detail: Detail::None }
     }
 
-    const fn with(reason: RejectReason, detail: Detail<'a>) -> Self {
+    const fn with(reason: RejectReason, detail: Detail) -> Self {
         Self { reason, detail }
     }
 }
 
-impl fmt::Display for Reject<'_> {
+impl From<ClusterLabelError> for Reject {
+    fn from(error: ClusterLabelError) -> Self {
+        match error {
+            ClusterLabelError::Missing => Self::new(RejectReason::MissingClusterLabel),
+            ClusterLabelError::WrongCluster { got } => Self::with(RejectReason::WrongClusterLabel, Detail::Found(got)),
+            ClusterLabelError::WrongSource { got } => Self::with(RejectReason::WrongLabelSource, Detail::Found(got)),
+        }
+    }
+}
+
+impl fmt::Display for Reject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.reason {
             RejectReason::NestedPath => "the path has more than one segment behind the prefix",
@@ -103,7 +113,7 @@ impl fmt::Display for Reject<'_> {
             RejectReason::WrongClusterLabel => "a label names another cluster",
             RejectReason::WrongLabelSource => "the label that names the cluster has another source than k8s",
         })?;
-        match self.detail {
+        match &self.detail {
             Detail::None => Ok(()),
             Detail::Range(number, range) => write!(f, ": {number} is not in {} to {}", range.min(), range.max()),
             Detail::Length(length, limit) => write!(f, ": {length} bytes, at most {limit} are taken"),
@@ -155,7 +165,7 @@ impl Admission {
     ///
     /// # Errors
     /// Nested path, bad number, out of range.
-    pub fn number<'a>(&self, suffix: &'a [u8]) -> Result<NumericIdentity, Reject<'a>> {
+    pub fn number(&self, suffix: &[u8]) -> Result<NumericIdentity, Reject> {
         let number = NumericIdentity::parse_canonical(suffix).map_err(|_| {
             let nested = suffix.contains(&b'/');
             Reject::new(if nested { RejectReason::NestedPath } else { RejectReason::BadNumber })
@@ -171,7 +181,7 @@ impl Admission {
     ///
     /// # Errors
     /// Every reason that is not about the number.
-    pub fn key_string<'a>(&self, value: &'a [u8]) -> Result<&'a str, Reject<'a>> {
+    pub fn key_string<'a>(&self, value: &'a [u8]) -> Result<&'a str, Reject> {
         if value.is_empty() {
             return Err(Reject::new(RejectReason::EmptyValue));
         }
@@ -181,23 +191,11 @@ impl Admission {
         let text = std::str::from_utf8(value)
             .map_err(|error| Reject::with(RejectReason::NotUtf8, Detail::Offset(error.valid_up_to())))?;
         match &self.cluster_label {
-            Some(name) => check_cluster_label(text, name.as_str()).map(|()| text),
+            Some(name) => match check_cluster_label(labels_of(text), name.as_str()) {
+                Ok(()) => Ok(text),
+                Err(error) => Err(error.into()),
+            },
             None => Ok(text),
         }
     }
-}
-
-/// Every label with the cluster's key must be the right one, and there must be one.
-fn check_cluster_label<'a>(key_string: &'a str, name: &str) -> Result<(), Reject<'a>> {
-    let mut found = false;
-    for label in labels_of(key_string).filter(|label| label.key == CLUSTER_LABEL_KEY) {
-        if label.source != "k8s" {
-            return Err(Reject::with(RejectReason::WrongLabelSource, Detail::Found(label.source)));
-        }
-        if label.value != name {
-            return Err(Reject::with(RejectReason::WrongClusterLabel, Detail::Found(label.value)));
-        }
-        found = true;
-    }
-    if found { Ok(()) } else { Err(Reject::new(RejectReason::MissingClusterLabel)) }
 }

@@ -103,9 +103,8 @@ impl Mirror {
 
     /// From now on the same cluster's entries are behind another prefix, which the next list reads; what is held stays until
     /// that list is complete.
-    pub fn move_to(&mut self, prefix: Vec<u8>) -> Publication {
+    pub fn move_to(&mut self, prefix: Vec<u8>) {
         self.prefix = prefix;
-        self.break_off()
     }
 
     /// Takes one step of the list-and-watch.
@@ -123,17 +122,13 @@ impl Mirror {
     /// The session is over, or the list is of no use any more: undoes a list that is not complete.
     pub fn break_off(&mut self) -> Publication {
         let Some(list) = self.list.take() else { return Publication::None };
-        match &self.base {
-            Some(base) => {
-                self.builder.reset_to(base);
-                Publication::None
-            }
-            None => {
-                let id = self.builder.current().id();
-                self.builder.clear();
-                if list.shown { Publication::Withdraw(id) } else { Publication::None }
-            }
+        if let Some(base) = &self.base {
+            self.builder.reset_to(base);
+            return Publication::None;
         }
+        let id = self.builder.current().id();
+        self.builder.clear();
+        if list.shown { Publication::Withdraw(id) } else { Publication::None }
     }
 
     fn list_started(&mut self) -> Outcome {
@@ -148,24 +143,23 @@ impl Mirror {
 
     fn page(&mut self, entries: &[KeyValue]) -> Outcome {
         let mut outcome = Outcome::default();
+        // The rest of a list that was broken off would be taken for the whole.
+        let Some(mut list) = self.list.take() else { return outcome };
         for entry in entries {
             self.put(entry, &mut outcome);
         }
         if self.base.is_some() {
-            if let Some(list) = &mut self.list {
-                list.staged.add(std::mem::take(&mut outcome.counts));
-            }
+            list.staged.add(std::mem::take(&mut outcome.counts));
         } else if self.builder.is_dirty() {
-            if let Some(list) = &mut self.list {
-                list.shown = true;
-            }
+            list.shown = true;
             outcome.publication = Publication::Publish(self.builder.build());
         }
+        self.list = Some(list);
         outcome
     }
 
     fn listed(&mut self, position: Position) -> Outcome {
-        let list = self.list.take().unwrap_or_default();
+        let Some(list) = self.list.take() else { return Outcome::default() };
         let mut counts = list.staged;
         counts.removed += self.builder.finish_relist() as u64;
         self.builder.set_synced(source_position(position));
@@ -200,7 +194,7 @@ impl Mirror {
     fn put(&mut self, entry: &KeyValue, outcome: &mut Outcome) {
         let number = match self.admission.number(self.suffix(&entry.key)) {
             Ok(number) => number,
-            Err(reject) => return outcome.rejects.add(&entry.key, reject),
+            Err(reject) => return outcome.rejects.add(&entry.key, &reject),
         };
         let upserted = self.admission.key_string(&entry.value).and_then(|key_string| {
             // The builder's own limit is above any sane one of ours.
@@ -211,7 +205,7 @@ impl Mirror {
             Ok(Effect::Added | Effect::Modified) => outcome.counts.upserted += 1,
             Ok(Effect::Unchanged) => outcome.counts.unchanged += 1,
             Err(reject) => {
-                outcome.rejects.add(&entry.key, reject);
+                outcome.rejects.add(&entry.key, &reject);
                 // Whatever the number stood for, it does so no longer.
                 self.remove(number, outcome);
             }
@@ -221,7 +215,7 @@ impl Mirror {
     fn delete(&mut self, key: &[u8], outcome: &mut Outcome) {
         match self.admission.number(self.suffix(key)) {
             Ok(number) => self.remove(number, outcome),
-            Err(reject) => outcome.rejects.add(key, reject),
+            Err(reject) => outcome.rejects.add(key, &reject),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Drives a list-and-watch into the view: one cluster, one prefix, any number of sessions.
 
-use std::time::Instant;
+use tokio::time::Instant;
 
 use super::apply::{Mirror, Outcome, Publication};
 use super::report::Reporter;
@@ -29,10 +29,15 @@ impl Follower {
 
     /// Follows another prefix of the same cluster: lists it, and shows what is held until that list is complete.
     pub fn move_to(&mut self, prefix: Vec<u8>, reporter: &Reporter) {
-        let publication = self.mirror.move_to(prefix.clone());
-        self.publish(publication, reporter);
+        self.break_off(reporter);
+        self.mirror.move_to(prefix.clone());
         self.list_watch = ListWatch::new(prefix, self.options.clone());
-        self.live = false;
+    }
+
+    /// Lists anew within the same session, and shows what is held until that list is complete.
+    pub fn start_over(&mut self, reporter: &Reporter) {
+        self.break_off(reporter);
+        self.list_watch.forget();
     }
 
     /// Steps until the session is over, and says why it is. May be dropped at any time; [`Self::break_off`] is due then.

@@ -1,8 +1,7 @@
 //! Our own cluster: the same machinery on our own etcd, with no configuration to read and no canary to wait for. What was
 //! synced once is shown for as long as the gateway runs, whether the etcd is there or not.
 
-use std::time::Instant;
-
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::admission::Admission;
@@ -57,7 +56,8 @@ impl LocalCluster {
 
     /// Runs until cancelled. Withdraws nothing then: a gateway that stops says nothing about its cluster.
     pub async fn run(mut self, cancel: CancellationToken) {
-        cancel.run_until_cancelled(self.live()).await;
+        // Boxed: it is large, and lives as long as the gateway.
+        cancel.run_until_cancelled(Box::pin(self.live())).await;
     }
 
     async fn live(&mut self) {

@@ -13,6 +13,8 @@ pub mod layout;
 mod local;
 mod rejects;
 mod report;
+#[cfg(test)]
+mod tests;
 
 pub use admission::{Admission, DEFAULT_MAX_KEY_STRING, Reject, RejectReason};
 pub use apply::{Counts, Mirror, Outcome, Publication};

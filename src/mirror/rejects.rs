@@ -28,7 +28,7 @@ pub struct RejectTally {
 
 impl RejectTally {
     /// Adds one.
-    pub fn add(&mut self, key: &[u8], reject: Reject<'_>) {
+    pub fn add(&mut self, key: &[u8], reject: &Reject) {
         self.counts[reject.reason as usize] += 1;
         if self.examples.len() < MAX_EXAMPLES {
             let shown = &key[..key.len().min(MAX_KEY)];

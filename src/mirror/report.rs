@@ -73,25 +73,30 @@ impl Reporter {
         &self.metrics
     }
 
-    /// A transition; `stage` is what is being done, in a word.
-    pub fn state(&self, state: ClusterState, stage: &'static str) {
-        self.board.update(&self.cluster, |status| self.enter(status, state, stage));
+    /// A transition; `doing` is the stage, in a word.
+    pub fn state(&self, state: ClusterState, doing: &'static str) {
+        self.change(|status| (status.state, status.stage) = (state, doing));
     }
 
     /// Connecting, for the first time or again: what was synced once is `reconnecting`.
     pub fn connecting(&self) {
-        self.board.update(&self.cluster, |status| {
-            let state = if status.synced_once { ClusterState::Reconnecting } else { ClusterState::Connecting };
-            self.enter(status, state, "connect");
+        self.change(|status| {
+            status.state = if status.synced_once { ClusterState::Reconnecting } else { ClusterState::Connecting };
+            status.stage = "connect";
         });
     }
 
-    fn enter(&self, status: &mut ClusterStatus, state: ClusterState, stage: &'static str) {
-        if status.state != state {
-            tracing::info!(cluster = self.cluster, from = status.state.name(), to = state.name(), "cluster state");
+    /// Changes the status, and logs the transition if it is one; outside of the board's lock, since a log can block.
+    fn change(&self, change: impl FnOnce(&mut ClusterStatus)) {
+        let (mut from, mut to) = (ClusterState::default(), ClusterState::default());
+        self.board.update(&self.cluster, |status| {
+            from = status.state;
+            change(status);
+            to = status.state;
+        });
+        if from != to {
+            tracing::info!(cluster = self.cluster, from = from.name(), to = to.name(), "cluster state");
         }
-        status.state = state;
-        status.stage = stage;
     }
 
     /// How far connecting has come.
@@ -132,11 +137,11 @@ impl Reporter {
     }
 
     /// Something that lasts keeps the cluster in `state`: told when it begins or changes, not each time it is looked at.
-    pub fn blocked(&self, state: ClusterState, stage: &'static str, failure: Failure) {
+    pub fn blocked(&self, state: ClusterState, doing: &'static str, failure: Failure) {
         let mut news = false;
-        self.board.update(&self.cluster, |status| {
+        self.change(|status| {
             news = status.state != state || !is_known(status, &failure);
-            self.enter(status, state, stage);
+            (status.state, status.stage) = (state, doing);
         });
         if news {
             self.failure(failure);
@@ -192,9 +197,9 @@ impl Reporter {
 
     /// Complete and live.
     pub(super) fn synced(&self) {
-        self.board.update(&self.cluster, |status| {
+        self.change(|status| {
             status.synced_once = true;
-            self.enter(status, ClusterState::Synced, "watch");
+            (status.state, status.stage) = (ClusterState::Synced, "watch");
         });
     }
 
@@ -239,33 +244,4 @@ impl Reporter {
 
 fn is_known(status: &ClusterStatus, failure: &Failure) -> bool {
     status.last_error.as_ref().is_some_and(|known| known.reason == failure.reason && known.message == failure.message)
-}
-
-// TEMP until the kvstore room has them
-impl ConnectError {
-    fn reason(&self) -> &'static str {
-        "x"
-    }
-    fn hint(&self) -> String {
-        String::new()
-    }
-    pub(crate) fn is_retryable(&self) -> bool {
-        true
-    }
-}
-impl SessionError {
-    fn reason(&self) -> &'static str {
-        "x"
-    }
-    fn hint(&self) -> String {
-        String::new()
-    }
-    pub(crate) fn is_retryable(&self) -> bool {
-        true
-    }
-}
-impl crate::kvstore::Stage {
-    pub(super) fn name(self) -> &'static str {
-        "x"
-    }
 }

@@ -115,7 +115,9 @@ impl ClusterConfig {
     /// # Errors
     /// Not JSON, or a field of another type.
     pub fn parse(json: &[u8]) -> Result<Self, serde_json::Error> {
-        serde_json::from_slice(json)
+        // By way of an object: serde would take an array for the fields in order.
+        let object: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(json)?;
+        serde_json::from_value(object.into())
     }
 
     /// The cluster's ID, if the cluster fits `us`.

@@ -5,6 +5,9 @@
 //! A change counts when two looks in a row agree on it, so a file that is being written, or replaced by way of a deletion,
 //! is not acted upon half-way.
 
+#[cfg(test)]
+pub(super) mod tests;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read as _};

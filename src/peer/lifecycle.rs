@@ -47,8 +47,8 @@ impl Default for PeerTiming {
             poll: Duration::from_secs(5),
             wait_poll: Duration::from_millis(500),
             // Cilium's.
-            config_wait: Duration::from_secs(180),
-            canary_wait: Duration::from_secs(600),
+            config_wait: Duration::from_mins(3),
+            canary_wait: Duration::from_mins(10),
         }
     }
 }
@@ -161,7 +161,8 @@ impl Peer {
                     Err(end) => return end,
                 },
             }
-            self.break_off();
+            // Whatever it was that changed, the list is what is true of it (P4); a net effect it has none, or its own.
+            tenure.follower.start_over(&self.reporter);
         }
     }
 

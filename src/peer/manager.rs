@@ -1,29 +1,22 @@
 //! One task for each peer that the directory names. A peer that panics, hangs or is broken never touches another.
 
-use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
-use tokio::task::{Id, JoinError, JoinSet};
-use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::config::Us;
-use super::directory::{Change, Directory, PeerFile};
-use super::lifecycle::{Desired, Environment, Peer, PeerTiming};
+use super::crew::Crew;
+use super::directory::{Change, Directory};
+use super::lifecycle::{Environment, Peer, PeerTiming};
 use super::register::ClusterIdRegister;
 use super::tenure::Makings;
-use crate::identity::ClusterName;
-use crate::kvstore::{Backoff, ListWatchOptions};
+use crate::kvstore::ListWatchOptions;
 use crate::mirror::{DEFAULT_MAX_KEY_STRING, Failure};
 use crate::telemetry::{ClusterState, LastError, Metrics, StatusBoard};
 use crate::view::{Interner, View};
-
-/// How long peers may take to stop; each of them stops at its next await, so this is a safety net.
-const STOP: Duration = Duration::from_secs(5);
 
 /// What the peers are made of.
 #[derive(Clone, Debug)]
@@ -122,111 +115,6 @@ fn refuse_file(board: &StatusBoard, file: &str, failure: Failure) {
     board.update(file, |status| {
         status.state = ClusterState::Refused;
         status.failures += 1;
-        status.last_error = Some(LastError { reason, message, hint, at: std::time::SystemTime::now() });
+        status.last_error = Some(LastError { reason, message, hint, at: SystemTime::now() });
     });
-}
-
-type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// The peers' tasks. Each of them ends when its file is removed; one that ends otherwise is started again.
-struct Crew<F> {
-    start: F,
-    board: StatusBoard,
-    members: BTreeMap<ClusterName, Member>,
-    tasks: JoinSet<()>,
-    names: HashMap<Id, ClusterName>,
-}
-
-struct Member {
-    desired: watch::Sender<Desired>,
-    backoff: Backoff,
-}
-
-impl<F: Fn(ClusterName, watch::Receiver<Desired>) -> Task> Crew<F> {
-    fn new(board: StatusBoard, start: F) -> Self {
-        Self { start, board, members: BTreeMap::new(), tasks: JoinSet::new(), names: HashMap::new() }
-    }
-
-    fn present(&mut self, name: ClusterName, file: Arc<PeerFile>) {
-        // A member that is about to end because its file was removed sees the new one, or is started again when it ends.
-        if let Some(member) = self.members.get(&name) {
-            member.desired.send_replace(Some(file));
-            return;
-        }
-        // On the board before its task runs: whoever asks after the first look sees every peer.
-        self.board.update(name.as_str(), |_| ());
-        let member = Member {
-            desired: watch::Sender::new(Some(file)),
-            backoff: Backoff::new(Duration::from_secs(1), Duration::from_secs(60)),
-        };
-        self.spawn(&name, member.desired.subscribe(), Duration::ZERO);
-        self.members.insert(name, member);
-    }
-
-    fn removed(&mut self, name: &ClusterName) {
-        if let Some(member) = self.members.get(name) {
-            member.desired.send_replace(None);
-        }
-    }
-
-    fn spawn(&mut self, name: &ClusterName, desired: watch::Receiver<Desired>, delay: Duration) {
-        let task = (self.start)(name.clone(), desired);
-        let handle = self.tasks.spawn(async move {
-            sleep(delay).await;
-            task.await;
-        });
-        self.names.insert(handle.id(), name.clone());
-    }
-
-    /// The next task that ended; never, while there are none.
-    async fn next_end(&mut self) -> Result<(Id, ()), JoinError> {
-        match self.tasks.join_next_with_id().await {
-            Some(ended) => ended,
-            None => std::future::pending().await,
-        }
-    }
-
-    fn reap(&mut self, ended: Result<(Id, ()), JoinError>) {
-        let (id, panicked) = match ended {
-            Ok((id, ())) => (id, None),
-            Err(error) => (error.id(), Some(error)),
-        };
-        let Some(name) = self.names.remove(&id) else { return };
-        let Some(member) = self.members.get_mut(&name) else { return };
-        let wanted = member.desired.borrow().is_some();
-        match panicked {
-            None if !wanted => {
-                self.members.remove(&name);
-            }
-            // Its file came back while it was draining.
-            None => {
-                let desired = member.desired.subscribe();
-                self.spawn(&name, desired, Duration::ZERO);
-            }
-            Some(error) => {
-                tracing::error!(peer = %name, %error, "the peer's task panicked; it starts again");
-                self.board.update(name.as_str(), |status| {
-                    status.failures += 1;
-                    status.last_error = Some(LastError {
-                        reason: "internal",
-                        message: format!("a fault of ours: {error}"),
-                        hint: "report it with the log; the peer is tried again".into(),
-                        at: std::time::SystemTime::now(),
-                    });
-                });
-                // Even if it is not wanted any more: what it shows has to be drained by someone.
-                let (desired, delay) = (member.desired.subscribe(), member.backoff.next_delay());
-                self.spawn(&name, desired, delay);
-            }
-        }
-    }
-
-    /// Waits for all tasks, which have been cancelled; not for ever.
-    async fn stop(mut self) {
-        let ended = timeout(STOP, async { while self.tasks.join_next().await.is_some() {} }).await;
-        if ended.is_err() {
-            tracing::error!(peers = self.tasks.len(), "peers did not stop in time");
-            self.tasks.shutdown().await;
-        }
-    }
 }

@@ -5,6 +5,7 @@
 //! [`ClusterIdRegister`] who owns which cluster ID. What a peer's store holds goes through [`crate::mirror`].
 
 mod config;
+mod crew;
 pub mod directory;
 mod lifecycle;
 mod manager;

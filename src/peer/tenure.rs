@@ -80,3 +80,47 @@ impl Tenure {
         self.claim.free();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mirror::layout;
+    use crate::peer::ClusterIdRegister;
+    use crate::telemetry::{Metrics, StatusBoard};
+    use crate::view::SourcePosition;
+
+    const WIDTH: MaxConnectedClusters = MaxConnectedClusters::C255;
+
+    #[test]
+    fn r22_the_next_task_of_a_peer_goes_on_from_what_the_last_one_completed() {
+        let id = ClusterId::new(2, WIDTH).unwrap();
+        let (blue, view, interner) =
+            (ClusterName::new("blue").unwrap(), View::new(WIDTH, ClusterId::default()), Interner::new());
+        let makings = Makings {
+            view: view.clone(),
+            interner: interner.clone(),
+            width: WIDTH,
+            list_watch: ListWatchOptions::default(),
+            max_key_string: 1_000,
+        };
+        let register = ClusterIdRegister::new(ClusterId::default());
+        let begin = |claim| Tenure::begin(claim, &blue, layout::state_ids(), &makings);
+        drop(begin(register.claim(id, &blue).unwrap()));
+
+        let mut builder = ClusterBuilder::new(interner, blue.clone(), id, IdentityRange::of(id, WIDTH));
+        view.publish(builder.build());
+        drop(begin(register.adopt(&blue).unwrap()));
+        assert!(view.load().cluster(id).is_none(), "half a first list is nothing to go on from");
+
+        builder.set_synced(SourcePosition { etcd_cluster_id: 1, revision: 1 });
+        view.publish(builder.build());
+        let tenure = begin(register.adopt(&blue).unwrap());
+        assert!(view.load().cluster(id).is_some(), "still shown");
+        assert!(tenure.follower.current().is_synced(), "and the base of the next list");
+
+        let board = StatusBoard::default();
+        tenure.drain(&Reporter::new("blue", false, board.clone(), Metrics::new(board)));
+        assert!(view.load().cluster(id).is_none());
+        register.claim(id, &ClusterName::new("red").unwrap()).unwrap().free();
+    }
+}

@@ -163,6 +163,11 @@ impl StatusBoard {
         self.clusters().clone()
     }
 
+    /// Reads in place. Nobody can change the board meanwhile, so only look.
+    pub fn read<T>(&self, read: impl FnOnce(&BTreeMap<String, ClusterStatus>) -> T) -> T {
+        read(&self.clusters())
+    }
+
     /// Waits until the clusters are as `condition` wants them. It is asked again after each transition (a cluster comes,
     /// goes, changes its state or is synced for the first time), not after each change of a number.
     pub async fn wait_for(&self, condition: impl Fn(&BTreeMap<String, ClusterStatus>) -> bool) {

@@ -57,13 +57,19 @@ impl MeshView {
         self.cluster(*self.names.get(name)?)
     }
 
-    /// The identity of that number, in whichever cluster's range it lies.
+    /// The cluster in whose range that number lies.
     #[must_use]
-    pub fn get(&self, number: NumericIdentity) -> Option<&Identity> {
+    pub fn cluster_of(&self, number: NumericIdentity) -> Option<&Arc<ClusterView>> {
         if number.scope() != Some(Scope::Global) {
             return None;
         }
-        self.cluster(number.cluster_id(self.width))?.get(number)
+        self.cluster(number.cluster_id(self.width))
+    }
+
+    /// The identity of that number, in whichever cluster's range it lies.
+    #[must_use]
+    pub fn get(&self, number: NumericIdentity) -> Option<&Identity> {
+        self.cluster_of(number)?.get(number)
     }
 
     /// The identity of that key string: our own cluster's first, then that of the cluster which its cluster label names

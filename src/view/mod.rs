@@ -18,7 +18,7 @@ mod tests;
 pub use builder::{BuildError, ClusterBuilder, Effect};
 pub use checksum::contribution;
 pub use cluster::{ClusterView, SourcePosition, SyncState};
-pub use diff::{Change, diff};
+pub use diff::{Change, diff, diff_after};
 pub use entry::{Identity, Label};
 pub use interner::Interner;
 pub use mesh::{MeshView, View};

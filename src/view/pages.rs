@@ -120,16 +120,26 @@ impl Pages {
             })
     }
 
-    /// The leaves in which two tables differ, side by side, ascending; what the two share is skipped unread.
-    pub(super) fn differing_leaves<'a>(old: &'a Self, new: &'a Self) -> impl Iterator<Item = LeafPair<'a>> {
-        (0..old.branches.len().max(new.branches.len())).flat_map(move |at| {
-            let old_branch = old.branches.get(at).and_then(Option::as_ref);
-            let new_branch = new.branches.get(at).and_then(Option::as_ref);
-            let shared = same_arc(old_branch, new_branch);
-            (0..if shared { 0 } else { WIDTH as usize }).filter_map(move |at| {
-                let old_leaf = old_branch.and_then(|branch| branch[at].as_ref());
-                let new_leaf = new_branch.and_then(|branch| branch[at].as_ref());
-                (!same_arc(old_leaf, new_leaf)).then(|| LeafPair::new(old_leaf, new_leaf))
+    /// The leaves in which two tables differ, side by side, ascending, from `offset` on; what the two share is skipped
+    /// unread.
+    pub(super) fn differing_leaves<'a>(
+        old: &'a Self,
+        new: &'a Self,
+        offset: u32,
+    ) -> impl Iterator<Item = LeafPair<'a>> {
+        let (first_branch, first_leaf) = ((offset / PER_BRANCH) as usize, (offset % PER_BRANCH / WIDTH) as usize);
+        let bit = offset % WIDTH;
+        (first_branch..old.branches.len().max(new.branches.len())).flat_map(move |branch_at| {
+            let old_branch = old.branches.get(branch_at).and_then(Option::as_ref);
+            let new_branch = new.branches.get(branch_at).and_then(Option::as_ref);
+            let end = if same_arc(old_branch, new_branch) { 0 } else { WIDTH as usize };
+            let start = if branch_at == first_branch { first_leaf } else { 0 };
+            (start..end).filter_map(move |leaf_at| {
+                let old_leaf = old_branch.and_then(|branch| branch[leaf_at].as_ref());
+                let new_leaf = new_branch.and_then(|branch| branch[leaf_at].as_ref());
+                let is_first = branch_at == first_branch && leaf_at == first_leaf;
+                let bit = if is_first { bit } else { 0 };
+                (!same_arc(old_leaf, new_leaf)).then(|| LeafPair::new(old_leaf, new_leaf, bit))
             })
         })
     }
@@ -152,10 +162,10 @@ pub(super) struct LeafPair<'a> {
 }
 
 impl<'a> LeafPair<'a> {
-    fn new(old: Option<&'a Arc<Leaf>>, new: Option<&'a Arc<Leaf>>) -> Self {
+    fn new(old: Option<&'a Arc<Leaf>>, new: Option<&'a Arc<Leaf>>, from_bit: u32) -> Self {
         let (old, new) = (old.map(Arc::as_ref), new.map(Arc::as_ref));
         let present = |leaf: Option<&Leaf>| leaf.map_or(0, |leaf| leaf.present);
-        Self { old, new, left: present(old) | present(new) }
+        Self { old, new, left: (present(old) | present(new)) & (u32::MAX << from_bit) }
     }
 }
 

@@ -66,6 +66,13 @@ fn check_diff(old: &ClusterView, old_model: &Model, new: &ClusterView, new_model
         last = Some(number);
     }
     assert_eq!(folded, *new_model);
+    // Told in parts, the difference is the same, wherever the parts end.
+    let whole: Vec<_> = diff(Some(old), new).map(|change| change.number()).collect();
+    for (at, after) in whole.iter().enumerate() {
+        assert!(
+            diff_after(Some(old), new, Some(*after)).map(|change| change.number()).eq(whole[at + 1..].iter().copied())
+        );
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -211,7 +218,7 @@ fn versions_share_what_did_not_change() {
     assert!(old.get(untouched).unwrap().same(new.get(untouched).unwrap()));
     assert_eq!(diff(Some(&old), &new).count(), 1);
     // Only the leaf of 77 is read.
-    assert_eq!(super::pages::Pages::differing_leaves(&old.pages, &new.pages).count(), 1);
+    assert_eq!(super::pages::Pages::differing_leaves(&old.pages, &new.pages, 0).count(), 1);
 }
 
 #[test]

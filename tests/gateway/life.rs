@@ -1,7 +1,9 @@
 //! The life of a gateway: start without its store, readiness, peers that come and go, the end.
 
-use super::{SOON, page, start, stop, until_ready, write_config};
-use crate::support::{EtcdOptions, EtcdServer, eventually};
+use std::path::Path;
+
+use super::{SOON, Store, page, start, stop, until_ready, write_config};
+use crate::support::{EtcdOptions, EtcdServer, Pki, eventually};
 
 #[tokio::test]
 async fn starts_without_its_store_and_is_ready_when_that_comes() {
@@ -28,5 +30,87 @@ async fn starts_without_its_store_and_is_ready_when_that_comes() {
     })
     .await;
     assert_eq!(page(running.http_addr, "/readyz").await.0, 200, "what is known stays known");
+    stop(running).await;
+}
+
+/// A directory of peers, with a file for each of them.
+fn directory(dir: &Path, peers: &[&Store]) -> String {
+    let directory = dir.join("peers");
+    std::fs::create_dir(&directory).unwrap();
+    for peer in peers {
+        write_config(&directory, &peer.cluster.name, &peer.etcd);
+    }
+    format!("--clustermesh-config={}", directory.display())
+}
+
+/// The value of a series in a scrape.
+fn value(scrape: &str, series: &str) -> Option<f64> {
+    scrape.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
+}
+
+#[tokio::test]
+async fn shows_its_own_cluster_and_a_peer_and_no_trace_of_one_that_is_removed() {
+    let (dir, pki) = (tempfile::tempdir().unwrap(), Pki::temporary().unwrap());
+    let (a, b) = tokio::join!(Store::start(&pki, "a", 1, 30), Store::start(&pki, "b", 2, 20));
+    let peers = directory(dir.path(), &[&b]);
+    let running = start(&write_config(dir.path(), "etcd.yaml", &a.etcd), &[&peers]).await;
+    until_ready(&running).await;
+
+    let shown = |store: &Store| {
+        let mesh = running.view.load();
+        let Some(cluster) = mesh.cluster_named(&store.cluster.name) else { return Vec::new() };
+        cluster.iter().map(|identity| identity.number().get()).collect::<Vec<_>>()
+    };
+    assert_eq!(shown(&a), a.contents.keys().copied().collect::<Vec<_>>());
+    assert_eq!(shown(&b), b.contents.keys().copied().collect::<Vec<_>>());
+    let scrape = page(running.http_addr, "/metrics").await.1;
+    for (series, expected) in [
+        (r#"meshgate_identities{cluster="a"}"#, 30.0),
+        (r#"meshgate_identities{cluster="b"}"#, 20.0),
+        (r#"meshgate_events_total{cluster="b",kind="upsert"}"#, 20.0),
+        (r#"meshgate_sync_duration_seconds_count{cluster="b",kind="first"}"#, 1.0),
+        (r#"meshgate_peers{state="synced"}"#, 1.0),
+        ("meshgate_subscribers", 0.0),
+    ] {
+        assert_eq!(value(&scrape, series), Some(expected), "{series} in\n{scrape}");
+    }
+
+    std::fs::remove_file(dir.path().join("peers/b")).unwrap();
+    eventually("the peer is drained", SOON, || async { !running.status.snapshot().contains_key("b") }).await;
+    assert!(shown(&b).is_empty(), "nothing of it is left");
+    let scrape = page(running.http_addr, "/metrics").await.1;
+    assert!(!scrape.contains(r#"cluster="b""#), "{scrape}");
+    assert_eq!(value(&scrape, r#"meshgate_peers{state="synced"}"#), Some(0.0));
+
+    write_config(&dir.path().join("peers"), "b", &b.etcd);
+    eventually("the peer is back", SOON, || async { shown(&b).len() == b.contents.len() }).await;
+    eventually("its counters began at zero", SOON, || async {
+        let scrape = page(running.http_addr, "/metrics").await.1;
+        value(&scrape, r#"meshgate_events_total{cluster="b",kind="upsert"}"#) == Some(20.0)
+    })
+    .await;
+    stop(running).await;
+}
+
+/// Two gateways that wait for each other's cluster both become ready, and one dead peer does not hold up the others.
+#[tokio::test]
+async fn a_dead_peer_delays_readiness_up_to_the_bound_only() {
+    let (dir, pki) = (tempfile::tempdir().unwrap(), Pki::temporary().unwrap());
+    let (a, mut b) = tokio::join!(Store::start(&pki, "a", 1, 3), Store::start(&pki, "b", 2, 3));
+    b.etcd.kill().unwrap();
+    let peers = directory(dir.path(), &[&b]);
+    let wait = "--peer-readiness-wait=2s";
+    let running = start(&write_config(dir.path(), "etcd.yaml", &a.etcd), &[&peers, wait]).await;
+    eventually("the own store is synced, the peer is not", SOON, || async {
+        let (status, text) = page(running.http_addr, "/readyz").await;
+        status == 503
+            && !text.contains("local-store")
+            && text.contains("[-] peers: waiting for ")
+            && text.contains("b (")
+    })
+    .await;
+    until_ready(&running).await;
+    b.etcd.restart().await.unwrap();
+    eventually("the peer comes late", SOON, || async { running.status.snapshot()["b"].synced_once }).await;
     stop(running).await;
 }

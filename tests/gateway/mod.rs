@@ -13,7 +13,8 @@ use meshgate::gateway::{Gateway, Running};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::support::{EtcdServer, eventually};
+use crate::support::fill::{Cluster, Contents, FillOptions, LabelMix, Presence, fill};
+use crate::support::{EtcdOptions, EtcdServer, Pki, eventually};
 
 /// Longer than anything here takes on a busy machine, shorter than anybody's patience.
 const SOON: Duration = Duration::from_secs(30);
@@ -41,6 +42,26 @@ async fn start(local: &Path, more: &[&str]) -> Running {
     let matches = command.try_get_matches_from(flags(local, more)).unwrap();
     let config = Config::load(Flags::from_arg_matches(&matches).unwrap(), &Environment::default()).unwrap();
     Gateway::start(config).await.unwrap()
+}
+
+/// The store of a cluster that has announced itself and allocated some identities.
+struct Store {
+    etcd: EtcdServer,
+    cluster: Cluster,
+    contents: Contents,
+    _presence: Presence,
+}
+
+impl Store {
+    async fn start(pki: &Pki, name: &str, id: u32, identities: u32) -> Self {
+        let etcd = EtcdServer::start(EtcdOptions::mtls(name, pki).unwrap().in_memory()).await.unwrap();
+        let (client, cluster) = (etcd.client(), Cluster::new(name, id));
+        let presence = Presence::announce(client.clone(), cluster.clone()).await.unwrap();
+        let options = FillOptions { count: identities, ..FillOptions::default() };
+        let contents = fill(&client, &cluster, &LabelMix::new(name, id.into()), &options).await.unwrap();
+        presence.complete().await.unwrap();
+        Self { etcd, cluster, contents, _presence: presence }
+    }
 }
 
 /// Stops a gateway and waits for its end.

@@ -86,7 +86,8 @@ impl fmt::Debug for Metrics {
     }
 }
 
-/// Unwraps what can only fail for a bad or doubled name in the table, which is constant and which a test builds whole.
+/// Unwraps what can only fail for a bad or doubled name in the table.
+#[expect(clippy::expect_used, reason = "the table is constant, and a test builds and scrapes all of it")]
 fn always<T>(result: prometheus::Result<T>) -> T {
     result.expect("the metric table is well-formed")
 }

@@ -1,0 +1,107 @@
+//! `meshgate.v1.MeshService`: the unary calls, answered from the current view and the status board.
+
+use std::collections::HashSet;
+
+use tonic::{Request, Response, Status};
+
+use super::pb::mesh_service_server::MeshService;
+use super::subscribe::{FrameStream, Subscriptions};
+use super::{PeerInfo, convert, pb};
+use crate::identity::{LabelRef, NumericIdentity, ReservedIdentities, sorted_key_string};
+use crate::telemetry::StatusBoard;
+use crate::view::View;
+
+/// More labels than any workload has; a set of them still makes a key string far below etcd's limit for a value.
+const MAX_LABELS: usize = 1_024;
+
+/// The service.
+#[derive(Debug)]
+pub(super) struct Mesh {
+    pub(super) view: View,
+    pub(super) status: StatusBoard,
+    pub(super) reserved: ReservedIdentities,
+    pub(super) subscriptions: Subscriptions,
+}
+
+#[tonic::async_trait]
+impl MeshService for Mesh {
+    type SubscribeStream = FrameStream;
+
+    async fn subscribe(&self, request: Request<pb::SubscribeRequest>) -> Result<Response<FrameStream>, Status> {
+        let peer = request.extensions().get::<PeerInfo>().cloned();
+        self.subscriptions.open(request.into_inner(), peer).map(Response::new)
+    }
+
+    async fn get_identity(
+        &self,
+        request: Request<pb::GetIdentityRequest>,
+    ) -> Result<Response<pb::GetIdentityResponse>, Status> {
+        let number = NumericIdentity::new(request.into_inner().number);
+        let identity = match self.reserved.by_number(number) {
+            Some(reserved) => Some(convert::reserved(reserved)),
+            None => self.view.read(|mesh| {
+                let cluster = mesh.cluster_of(number)?;
+                Some(convert::identity(cluster.get(number)?, cluster))
+            }),
+        };
+        let identity = identity.ok_or_else(|| Status::not_found(format!("no identity has the number {number}")))?;
+        Ok(Response::new(pb::GetIdentityResponse { identity: Some(identity) }))
+    }
+
+    async fn lookup_by_labels(
+        &self,
+        request: Request<pb::LookupByLabelsRequest>,
+    ) -> Result<Response<pb::LookupByLabelsResponse>, Status> {
+        let request = request.into_inner();
+        let labels = parse_labels(&request.labels)?;
+        let reserved =
+            self.reserved.by_labels(labels.iter().copied()).and_then(|number| self.reserved.by_number(number));
+        let identity = match reserved {
+            Some(reserved) => Some(convert::reserved(reserved)),
+            None => self.view.read(|mesh| {
+                let identity = mesh.lookup(&sorted_key_string(labels.iter().copied()))?;
+                Some(convert::identity(identity, mesh.cluster_of(identity.number())?))
+            }),
+        };
+        let identity = identity.ok_or_else(|| Status::not_found("no identity has exactly these labels"))?;
+        Ok(Response::new(pb::LookupByLabelsResponse { identity: Some(identity) }))
+    }
+
+    async fn list_clusters(
+        &self,
+        _request: Request<pb::ListClustersRequest>,
+    ) -> Result<Response<pb::ListClustersResponse>, Status> {
+        let mut clusters: Vec<_> =
+            self.status.snapshot().into_iter().map(|(name, status)| convert::cluster_info(name, status)).collect();
+        // The board is in order of names, and the sort is stable.
+        clusters.sort_by_key(|cluster| !cluster.local);
+        Ok(Response::new(pb::ListClustersResponse { clusters }))
+    }
+}
+
+/// The label set that a request names; each problem is told with the field and the rule.
+fn parse_labels(labels: &[String]) -> Result<Vec<LabelRef<'_>>, Status> {
+    let invalid = |what: String| Err(Status::invalid_argument(what));
+    if labels.is_empty() {
+        return invalid("labels: at least one label is needed".to_owned());
+    }
+    if labels.len() > MAX_LABELS {
+        return invalid(format!("labels: {} are given, at most {MAX_LABELS} are allowed", labels.len()));
+    }
+    let mut parsed = Vec::with_capacity(labels.len());
+    let mut keys = HashSet::with_capacity(labels.len());
+    for (at, text) in labels.iter().enumerate() {
+        if text.contains(';') {
+            return invalid(format!("labels[{at}]: a label has no ';', which ends a label in the store"));
+        }
+        let label = LabelRef::parse(text);
+        if label.key.is_empty() {
+            return invalid(format!("labels[{at}]: the key is empty; a label is source:key=value"));
+        }
+        if !keys.insert(label.key) {
+            return invalid(format!("labels[{at}]: a label set has one label a key, and `{}` comes twice", label.key));
+        }
+        parsed.push(label);
+    }
+    Ok(parsed)
+}

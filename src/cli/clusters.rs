@@ -1,0 +1,195 @@
+//! `meshgate clusters`: how each cluster of the mesh is doing, and what is wrong where something is.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use comfy_table::{Attribute, Cell, CellAlignment, Color, Table, presets};
+use serde::Serialize;
+
+use super::block_on;
+use super::connection::Connection;
+use super::output::{BOLD, DIMMED, Format, Out, RED, Trouble, YELLOW, age, count, rfc3339};
+use crate::api::pb;
+use crate::client::{ClientError, connect};
+
+/// Shows the state of every cluster.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// How it is printed
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Runs the command.
+pub(super) fn run(args: &Args) -> ExitCode {
+    block_on(async { show(args).await.map_or_else(Trouble::report, |()| ExitCode::SUCCESS) })
+}
+
+async fn show(args: &Args) -> Result<(), Trouble> {
+    let options = args.connection.options()?;
+    let mut client = connect(&options).await?;
+    let answer = client.list_clusters(pb::ListClustersRequest {}).await;
+    let clusters = answer.map_err(|status| ClientError::of_status(&options.address, &status))?.into_inner().clusters;
+    let mut out = Out::new();
+    match args.output {
+        Format::Json => out.json(&clusters.iter().map(ClusterOut::from).collect::<Vec<_>>())?,
+        Format::Table => {
+            let now = SystemTime::now();
+            for line in table(&clusters, now).lines() {
+                out.line(line.trim_end())?;
+            }
+            for cluster in &clusters {
+                details(cluster, now, &mut out)?;
+            }
+        }
+    }
+    Ok(out.flush()?)
+}
+
+fn table(clusters: &[pb::ClusterInfo], now: SystemTime) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(
+        ["CLUSTER", "ID", "STATE", "SINCE", "IDENTITIES", "REJECTED", "ENDPOINT"]
+            .map(|name| Cell::new(name).add_attribute(Attribute::Bold)),
+    );
+    for cluster in clusters {
+        let name = if cluster.local { format!("{} (own)", cluster.name) } else { cluster.name.clone() };
+        let id = if cluster.cluster_id == 0 { "-".to_owned() } else { cluster.cluster_id.to_string() };
+        let since = cluster.since.and_then(|since| age(since, now)).unwrap_or_default();
+        let number = |number: u64| Cell::new(number).set_alignment(CellAlignment::Right);
+        table.add_row([
+            Cell::new(name),
+            Cell::new(id).set_alignment(CellAlignment::Right),
+            Cell::new(state_name(cluster.state())).fg(state_colour(cluster.state())),
+            Cell::new(since),
+            number(cluster.identities),
+            number(cluster.rejects.values().sum()),
+            Cell::new(&cluster.endpoint),
+        ]);
+    }
+    table
+}
+
+/// What an operator has to know beyond the table.
+fn details(cluster: &pb::ClusterInfo, now: SystemTime, out: &mut Out) -> Result<(), Trouble> {
+    let name = &cluster.name;
+    // The error of a session that was replaced since is history.
+    if let Some(error) = cluster.last_error.as_ref().filter(|_| cluster.state() != pb::ClusterState::Synced) {
+        let ago = error.at.and_then(|at| age(at, now)).unwrap_or_default();
+        let failures = count(cluster.failures, "failure", "failures");
+        out.line(format_args!(
+            "\n{BOLD}{name}{BOLD:#}: {RED}{}{RED:#} {DIMMED}({}, {ago} ago, {failures} in all){DIMMED:#}",
+            error.message, error.reason
+        ))?;
+        if !error.hint.is_empty() {
+            out.line(format_args!("  {}", error.hint))?;
+        }
+    }
+    if !cluster.rejects.is_empty() {
+        let mut reasons: Vec<_> = cluster.rejects.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+        reasons.sort_unstable();
+        let entries = count(cluster.rejects.values().sum(), "entry", "entries");
+        out.line(format_args!("\n{BOLD}{name}{BOLD:#}: {YELLOW}{entries} refused{YELLOW:#} ({})", reasons.join(", ")))?;
+        for example in &cluster.reject_examples {
+            out.line(format_args!("  {}  {DIMMED}{}{DIMMED:#}", example.key, example.detail))?;
+        }
+    }
+    Ok(())
+}
+
+const fn state_colour(state: pb::ClusterState) -> Color {
+    match state {
+        pb::ClusterState::Synced => Color::DarkGreen,
+        pb::ClusterState::Refused => Color::DarkRed,
+        _ => Color::DarkYellow,
+    }
+}
+
+/// `CLUSTER_STATE_AWAITING_CANARY` as the metrics name it: `awaiting-canary`.
+fn state_name(state: pb::ClusterState) -> String {
+    state.as_str_name().trim_start_matches("CLUSTER_STATE_").to_ascii_lowercase().replace('_', "-")
+}
+
+/// A cluster for programs. What JSON's numbers cannot hold is written in hexadecimal.
+#[derive(Debug, Serialize)]
+struct ClusterOut<'a> {
+    name: &'a str,
+    cluster_id: u32,
+    local: bool,
+    state: String,
+    since: Option<String>,
+    stage: &'a str,
+    endpoint: &'a str,
+    etcd_cluster_id: String,
+    etcd_version: &'a str,
+    revision: i64,
+    identities: u64,
+    checksum: String,
+    synced_once: bool,
+    failures: u64,
+    last_error: Option<ErrorOut<'a>>,
+    rejects: BTreeMap<&'a str, u64>,
+    reject_examples: Vec<RejectOut<'a>>,
+    last_event: Option<String>,
+    last_heartbeat: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct ErrorOut<'a> {
+    reason: &'a str,
+    message: &'a str,
+    hint: &'a str,
+    at: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct RejectOut<'a> {
+    reason: &'a str,
+    key: &'a str,
+    detail: &'a str,
+    at: Option<String>,
+}
+
+impl<'a> From<&'a pb::ClusterInfo> for ClusterOut<'a> {
+    fn from(info: &'a pb::ClusterInfo) -> Self {
+        Self {
+            name: &info.name,
+            cluster_id: info.cluster_id,
+            local: info.local,
+            state: state_name(info.state()),
+            since: info.since.and_then(rfc3339),
+            stage: &info.stage,
+            endpoint: &info.endpoint,
+            etcd_cluster_id: format!("{:016x}", info.etcd_cluster_id),
+            etcd_version: &info.etcd_version,
+            revision: info.revision,
+            identities: info.identities,
+            checksum: format!("{:016x}", info.checksum),
+            synced_once: info.synced_once,
+            failures: info.failures,
+            last_error: info.last_error.as_ref().map(|error| ErrorOut {
+                reason: &error.reason,
+                message: &error.message,
+                hint: &error.hint,
+                at: error.at.and_then(rfc3339),
+            }),
+            rejects: info.rejects.iter().map(|(reason, count)| (reason.as_str(), *count)).collect(),
+            reject_examples: info
+                .reject_examples
+                .iter()
+                .map(|example| RejectOut {
+                    reason: &example.reason,
+                    key: &example.key,
+                    detail: &example.detail,
+                    at: example.at.and_then(rfc3339),
+                })
+                .collect(),
+            last_event: info.last_event.and_then(rfc3339),
+            last_heartbeat: info.last_heartbeat.and_then(rfc3339),
+        }
+    }
+}

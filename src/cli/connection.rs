@@ -1,0 +1,62 @@
+//! The flags with which every command that asks a gateway finds it.
+
+use std::path::PathBuf;
+
+use clap::builder::FalseyValueParser;
+
+use super::output::Trouble;
+use crate::client::{ClientOptions, ClientSecurity};
+
+/// Where the gateway is, and how to speak to it.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Gateway")]
+pub(super) struct Connection {
+    /// Address of the gateway's gRPC API
+    #[arg(long, env = "MESHGATE_ADDRESS", value_name = "HOST:PORT", default_value = "127.0.0.1:4240")]
+    address: String,
+    /// CAs of the gateway's certificate, PEM
+    #[arg(long, env = "MESHGATE_CA", value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// Our certificate chain, PEM
+    #[arg(long, env = "MESHGATE_CERT", value_name = "FILE")]
+    cert: Option<PathBuf>,
+    /// Private key of that certificate, PEM
+    #[arg(long, env = "MESHGATE_KEY", value_name = "FILE")]
+    key: Option<PathBuf>,
+    /// Name that the gateway's certificate has, where that is not the host of the address
+    #[arg(long, env = "MESHGATE_SERVER_NAME", value_name = "NAME")]
+    server_name: Option<String>,
+    /// Speak without TLS, to a gateway that serves so
+    #[arg(long, env = "MESHGATE_PLAINTEXT", value_parser = FalseyValueParser::new())]
+    plaintext: bool,
+}
+
+impl Connection {
+    pub(super) fn options(&self) -> Result<ClientOptions, Trouble> {
+        let address = self.address.clone();
+        let files = [("--ca", &self.ca), ("--cert", &self.cert), ("--key", &self.key)];
+        let names = |given: bool| {
+            let names = files.iter().filter(|(_, file)| file.is_some() == given).map(|(name, _)| *name);
+            names.collect::<Vec<_>>().join(", ")
+        };
+        let security = match (self.plaintext, &self.ca, &self.cert, &self.key) {
+            (true, None, None, None) => ClientSecurity::Plaintext,
+            (true, ..) => {
+                return Err(Trouble::Usage(format!("--plaintext and {}: give the one or the other", names(true))));
+            }
+            (false, Some(ca), Some(cert), Some(key)) => ClientSecurity::MutualTls {
+                ca: ca.clone(),
+                cert: cert.clone(),
+                key: key.clone(),
+                server_name: self.server_name.clone(),
+            },
+            (false, ..) => {
+                return Err(Trouble::Usage(format!(
+                    "the gateway is asked over mutual TLS, which needs {}; or give --plaintext for one that serves so",
+                    names(false)
+                )));
+            }
+        };
+        Ok(ClientOptions { address, security })
+    }
+}
