@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use etcd_client::Client;
-use meshgate::allocator::etcd::{EtcdBackend, EtcdTerms, Store};
+use meshgate::allocator::etcd::{EtcdBackend, EtcdTerms, SessionKeeper, Store};
 use meshgate::allocator::{Allocator, AllocatorMetrics, AllocatorSettings, Key, MasterTable, NumberRange, Paths};
 use meshgate::devkit::{EtcdOptions, EtcdServer};
+use meshgate::kvstore::Timing;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -28,7 +29,8 @@ async fn measure(report: &mut Report) {
     let etcd = EtcdServer::start(EtcdOptions::plain("bench")).await.expect("etcd is installed");
     let client = etcd.client();
     let range = NumberRange::new(5 << 16, (6 << 16) - 1, 0).expect("a range");
-    let store = Store::new(client.clone(), Duration::from_secs(5));
+    let (keeper, sessions) = SessionKeeper::new(etcd.config(), Timing::default());
+    let store = Store::new(sessions, Duration::from_secs(5));
     let paths = Paths::new("cilium/state/identities/v1", "10.1.0.11").expect("a path");
     let backend = EtcdBackend::new(store, paths, range, EtcdTerms::default());
     let allocator = Allocator::new(
@@ -40,6 +42,7 @@ async fn measure(report: &mut Report) {
     allocator.listed([]);
     let cancel = CancellationToken::new();
     let mut tasks = JoinSet::new();
+    tasks.spawn(keeper.run(cancel.clone()));
     tasks.spawn(backend.run(cancel.clone()));
     tasks.spawn({
         let (allocator, cancel) = (allocator.clone(), cancel.clone());

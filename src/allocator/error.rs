@@ -82,7 +82,8 @@ impl AllocError {
 impl From<SessionError> for AllocError {
     fn from(error: SessionError) -> Self {
         match error {
-            SessionError::Denied(_) | SessionError::Other(_) => Self::Refused(error.to_string()),
+            SessionError::Other(_) => Self::Refused(error.to_string()),
+            _ if !error.is_retryable() => Self::Refused(error.to_string()),
             _ => Self::BackendUnavailable(error.to_string()),
         }
     }

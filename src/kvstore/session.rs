@@ -9,7 +9,7 @@ use etcd_client::{Client, DeleteOptions, GetOptions, KvClient, PutOptions, Respo
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use super::watch::{self, Watch};
+use super::watch::{self, Heard, Watch};
 use super::{SessionError, Timing};
 
 /// Answers and watch messages may be this large: a page of 16,384 identities is 7 MB, and etcd itself sends no more than
@@ -262,6 +262,35 @@ impl Session {
         let (answer, _) = self.call("the end of a lease", lease.revoke(id)).await?;
         self.check(answer.header())?;
         Ok(())
+    }
+
+    /// Renews a lease for its whole time. An exchange of its own: what happens to one lease concerns no other.
+    ///
+    /// # Errors
+    /// [`SessionError::LeaseNotFound`] if it is gone, and any other.
+    pub async fn lease_keep_alive(&self, id: i64) -> Result<(), SessionError> {
+        self.alive()?;
+        let mut lease = self.0.client.lease_client();
+        self.call("the renewal of a lease", lease.keep_alive(id)).await.map(drop)
+    }
+
+    /// Waits until a key is deleted at or after `revision`. The caller bounds the wait.
+    ///
+    /// # Errors
+    /// Any [`SessionError`]; [`SessionError::Compacted`] where `revision` is.
+    pub async fn deleted(&self, key: &[u8], revision: i64) -> Result<(), SessionError> {
+        let end = [key, b"\0"].concat();
+        let mut watch = self.watch(key, &end, revision).await?;
+        loop {
+            match watch.next(self).await? {
+                Heard::Events(events) if events.iter().any(|event| matches!(event, Event::Delete { .. })) => {
+                    return Ok(());
+                }
+                Heard::Events(_) | Heard::Progress(_) => {}
+                Heard::Compacted => return Err(SessionError::Compacted),
+                Heard::Ended(reason) => return Err(SessionError::Unavailable(reason)),
+            }
+        }
     }
 
     /// Watches `[from, end)` from `start_revision` on; resolves when the etcd has confirmed it.

@@ -12,7 +12,7 @@ use crate::support::eventually;
 async fn allocates_reuses_and_releases() {
     let etcd = etcd().await;
     let client = etcd.client();
-    let (a, b) = (Node::start(&client, "10.1.0.11").await, Node::start(&client, "10.1.0.12").await);
+    let (a, b) = (Node::start(&etcd, "10.1.0.11").await, Node::start(&etcd, "10.1.0.12").await);
     let labels = numbered(1);
     let first = a.allocate(&labels).await.unwrap();
     assert!(first.is_new && first.first_use && (327_680..=393_215).contains(&first.number.get()));
@@ -47,7 +47,7 @@ async fn allocates_reuses_and_releases() {
 async fn callers_of_one_label_set_share_one_flight() {
     let etcd = etcd().await;
     let client = etcd.client();
-    let node = Node::start(&client, "n1").await;
+    let node = Node::start(&etcd, "n1").await;
     let labels = numbered(1);
     let all = join_all((0..50).map(|_| node.allocate(&labels))).await;
     let all: Vec<_> = all.into_iter().map(Result::unwrap).collect();
@@ -74,7 +74,7 @@ async fn a01_labels_that_begin_other_labels_are_others() {
         for node in ["n1", "n11", "n"] {
             put(&client, &format!("value/{longer}/{node}"), &number.to_string()).await;
         }
-        let node = Node::start(&client, "n1").await;
+        let node = Node::start(&etcd, "n1").await;
         let allocation = node.allocate(&key(shorter)).await.unwrap();
         assert!(allocation.is_new && allocation.number.get() != number, "{shorter}");
         let mine = dump(&client, &format!("{BASE}/id/{number}")).await;
@@ -87,7 +87,7 @@ async fn a03_exhaustion_is_told_and_passes() {
     let etcd = etcd().await;
     let client = etcd.client();
     let setup = Setup { numbers: (327_680, 327_687), ..Setup::default() };
-    let node = Node::start_with(&client, "n1", setup).await;
+    let node = Node::start_with(&etcd, "n1", setup).await;
     for n in 0..8 {
         assert!(node.allocate(&numbered(n)).await.unwrap().is_new);
     }
@@ -109,7 +109,7 @@ async fn a05_a_wiped_store_is_filled_again_under_the_same_numbers() {
     let etcd = etcd().await;
     let client = etcd.client();
     let setup = Setup { sync: Duration::from_millis(50), ..Setup::default() };
-    let (a, b) = (Node::start_with(&client, "a", setup).await, Node::start_with(&client, "b", setup).await);
+    let (a, b) = (Node::start_with(&etcd, "a", setup).await, Node::start_with(&etcd, "b", setup).await);
     for n in 0..50 {
         b.allocate(&numbered(n)).await.unwrap();
     }
@@ -128,7 +128,7 @@ async fn a05_a_foreign_record_is_never_overwritten_but_reported() {
     let etcd = etcd().await;
     let client = etcd.client();
     let setup = Setup { sync: Duration::from_millis(50), ..Setup::default() };
-    let node = Node::start_with(&client, "a", setup).await;
+    let node = Node::start_with(&etcd, "a", setup).await;
     let number = node.allocate(&numbered(1)).await.unwrap().number;
     put(&client, &format!("id/{number}"), "k8s:foreign=1;").await;
     delete(&client, &format!("value/{}/a", numbered(1))).await;
@@ -141,7 +141,7 @@ async fn a05_a_foreign_record_is_never_overwritten_but_reported() {
 async fn a06_a_deleted_record_in_use_returns_and_subscribers_hear_nothing() {
     let etcd = etcd().await;
     let client = etcd.client();
-    let node = Node::start(&client, "a").await;
+    let node = Node::start(&etcd, "a").await;
     let number = node.allocate(&numbered(1)).await.unwrap().number;
     eventually("the watch is there", SOON, || async {
         meshgate::allocator::Masters::labels_of(&*node.table, number).is_some()
@@ -163,7 +163,7 @@ async fn a13_allocation_waits_for_the_first_list_under_the_callers_deadline() {
     let etcd = etcd().await;
     let client = etcd.client();
     put(&client, "id/327700", numbered(1).as_str()).await;
-    let node = Node::start_with(&client, "a", Setup { follow: false, ..Setup::default() }).await;
+    let node = Node::start_with(&etcd, "a", Setup { follow: false, ..Setup::default() }).await;
     let error = node.allocator.allocate(&numbered(1), Instant::now() + Duration::from_millis(100)).await.unwrap_err();
     assert_eq!(error.reason(), "deadline");
     let labels = numbered(1);
@@ -179,7 +179,7 @@ async fn g01_nothing_is_left_of_uses_that_were_released_or_cancelled() {
     let etcd = etcd().await;
     let client = etcd.client();
     let setup = Setup { sync: Duration::from_millis(10), ..Setup::default() };
-    let node = Node::start_with(&client, "a", setup).await;
+    let node = Node::start_with(&etcd, "a", setup).await;
     fastrand::seed(7);
     for round in 0..200 {
         let keys: Vec<_> = (0..5).map(|_| numbered(fastrand::usize(..50))).collect();
@@ -211,12 +211,12 @@ async fn g01_nothing_is_left_of_uses_that_were_released_or_cancelled() {
 async fn g09_numbers_of_another_range_count_as_absent() {
     let etcd = etcd().await;
     let client = etcd.client();
-    let first = Node::start_with(&client, "a", Setup { numbers: (1 << 16, (2 << 16) - 1), ..Setup::default() }).await;
+    let first = Node::start_with(&etcd, "a", Setup { numbers: (1 << 16, (2 << 16) - 1), ..Setup::default() }).await;
     for n in 0..20 {
         first.allocate(&numbered(n)).await.unwrap();
     }
     first.stop().await;
-    let second = Node::start_with(&client, "a", Setup { numbers: (2 << 16, (3 << 16) - 1), ..Setup::default() }).await;
+    let second = Node::start_with(&etcd, "a", Setup { numbers: (2 << 16, (3 << 16) - 1), ..Setup::default() }).await;
     for n in 0..20 {
         let allocation = second.allocate(&numbered(n)).await.unwrap();
         assert!(allocation.is_new && allocation.number.get() >> 16 == 2);
@@ -230,11 +230,11 @@ async fn g09_numbers_of_another_range_count_as_absent() {
 async fn a_clean_shutdown_keeps_references_or_releases_them_as_told() {
     let etcd = etcd().await;
     let client = etcd.client();
-    let keeping = Node::start(&client, "a").await;
+    let keeping = Node::start(&etcd, "a").await;
     keeping.allocate(&numbered(1)).await.unwrap();
     keeping.stop().await;
     assert_eq!(slaves(&client).await.len(), 1);
-    let releasing = Node::start_with(&client, "a", Setup { release_on_shutdown: true, ..Setup::default() }).await;
+    let releasing = Node::start_with(&etcd, "a", Setup { release_on_shutdown: true, ..Setup::default() }).await;
     assert!(!releasing.allocate(&numbered(1)).await.unwrap().is_new);
     releasing.allocate(&numbered(2)).await.unwrap();
     releasing.stop().await;

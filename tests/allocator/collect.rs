@@ -25,7 +25,7 @@ fn own() -> GcSettings {
 async fn a02_a_duplicate_that_nobody_uses_goes_and_the_used_one_stays() {
     let etcd = etcd().await;
     let client = etcd.client();
-    let node = Node::start(&client, "a").await;
+    let node = Node::start(&etcd, "a").await;
     let number = node.allocate(&numbered(1)).await.unwrap().number;
     let duplicate = if number.get() == 327_777 { 327_778 } else { 327_777 };
     put(&client, &format!("id/{duplicate}"), numbered(1).as_str()).await;
@@ -41,7 +41,7 @@ async fn a02_a_duplicate_that_nobody_uses_goes_and_the_used_one_stays() {
 async fn a04_a_record_that_is_taken_into_use_between_look_and_delete_stays() {
     let etcd = etcd().await;
     let client = etcd.client();
-    let (a, b) = (Node::start(&client, "a").await, Node::start(&client, "b").await);
+    let (a, b) = (Node::start(&etcd, "a").await, Node::start(&etcd, "b").await);
     let number = a.allocate(&numbered(1)).await.unwrap().number;
     a.release(&numbered(1)).await.unwrap();
     let unused = a.etcd.unused(a.etcd.masters().await.unwrap()).await.unwrap();
@@ -66,7 +66,7 @@ async fn a04_collectors_never_take_a_record_that_is_in_use() {
     let etcd = etcd().await;
     let client = etcd.client();
     let referee = tokio::spawn(Referee::default().watch(etcd.client(), "the-end".to_owned()));
-    let nodes = [Node::start(&client, "a").await, Node::start(&client, "b").await];
+    let nodes = [Node::start(&etcd, "a").await, Node::start(&etcd, "b").await];
     let cilium = Agent::new(client.clone(), "operator", Setup::default().numbers).await;
     let stop = CancellationToken::new();
     let ours = async {
@@ -118,7 +118,7 @@ async fn a09_other_clusters_and_reserved_numbers_are_never_collected() {
     for number in [1, 100, 200, 256, 65_535, 65_536, 70_000, 131_071, 131_072, 140_000] {
         put(&client, &format!("id/{number}"), &format!("k8s:n={number};")).await;
     }
-    let node = Node::start(&client, "a").await;
+    let node = Node::start(&etcd, "a").await;
     let mut gc = IdentityGc::new(settings((65_536, 131_071)));
     for _ in 0..4 {
         gc.round(&node.etcd).await.unwrap();
@@ -136,7 +136,7 @@ async fn g10_an_unused_record_goes_in_two_rounds_and_in_three_if_touched() {
     for n in 0..1000 {
         put(&client, &format!("id/{}", 327_680 + n), &format!("k8s:n={n};")).await;
     }
-    let node = Node::start(&client, "a").await;
+    let node = Node::start(&etcd, "a").await;
     let mut gc = IdentityGc::new(own());
     let first = gc.round(&node.etcd).await.unwrap();
     assert_eq!((first.alive, first.removed.len()), (1000, 0));
@@ -153,7 +153,7 @@ async fn g10_an_unused_record_goes_in_two_rounds_and_in_three_if_touched() {
 async fn g12_an_old_lock_goes_by_its_revision_whatever_its_lease() {
     let etcd = etcd().await;
     let client = etcd.client();
-    let node = Node::start(&client, "a").await;
+    let node = Node::start(&etcd, "a").await;
     let labels = numbered(1);
     // Of a holder that is gone, on a lease that somebody keeps alive.
     put(&client, &format!("locks/{labels}/77"), "").await;
@@ -174,7 +174,7 @@ async fn g12_an_old_lock_goes_by_its_revision_whatever_its_lease() {
 async fn one_collector_at_a_time() {
     let etcd = etcd().await;
     let client = etcd.client();
-    let nodes = [Node::start(&client, "a").await, Node::start(&client, "b").await];
+    let nodes = [Node::start(&etcd, "a").await, Node::start(&etcd, "b").await];
     let leading = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let terms = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let stop = CancellationToken::new();

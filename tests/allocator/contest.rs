@@ -108,7 +108,7 @@ async fn a02_lock_takers_and_fast_writers_never_disagree() {
     let client = etcd.client();
     let numbers = (5 << 16, (6 << 16) - 1);
     let referee = tokio::spawn(Referee::default().watch(etcd.client(), "the-end".to_owned()));
-    let ours = [Node::start(&client, "m1").await, Node::start(&client, "m2").await];
+    let ours = [Node::start(&etcd, "m1").await, Node::start(&etcd, "m2").await];
     let agents = [Agent::new(client.clone(), "c1", numbers).await, Agent::new(client.clone(), "c2", numbers).await];
     let since = Instant::now();
     let fights = (0..ARENAS).map(|arena| {

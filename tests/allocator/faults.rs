@@ -18,7 +18,7 @@ async fn a06_a_record_is_written_again_however_often_that_fails() {
     let client = etcd.client();
     let failures = Arc::new(AtomicUsize::new(0));
     let told = failures.clone();
-    let node = Node::start_on(&client, "a", Setup::default(), |backend| {
+    let node = Node::start_on(&etcd, "a", Setup::default(), |backend| {
         Flaky::new(backend, move |call| {
             let fails = call == "update" && told.fetch_add(1, Ordering::SeqCst) < 3;
             if fails { Fault::Before } else { Fault::None }
@@ -38,7 +38,7 @@ async fn a06_a_repair_ends_when_the_record_is_not_used_any_more() {
     let client = etcd.client();
     let calls = Arc::new(AtomicUsize::new(0));
     let told = calls.clone();
-    let node = Node::start_on(&client, "a", Setup::default(), |backend| {
+    let node = Node::start_on(&etcd, "a", Setup::default(), |backend| {
         Flaky::new(backend, move |call| {
             if call == "update" {
                 told.fetch_add(1, Ordering::SeqCst);
@@ -65,7 +65,7 @@ async fn a12_a_use_counts_once_however_its_first_attempt_ended() {
         let etcd = etcd().await;
         let client = etcd.client();
         let calls = AtomicUsize::new(0);
-        let node = Node::start_on(&client, "a", Setup::default(), |backend| {
+        let node = Node::start_on(&etcd, "a", Setup::default(), |backend| {
             Flaky::new(backend, move |call| {
                 if call.starts_with("try_") && calls.fetch_add(1, Ordering::SeqCst) < 2 { fault } else { Fault::None }
             })
@@ -103,7 +103,7 @@ async fn books_and_store_agree_after_any_faults() {
             1 => Fault::After,
             _ => Fault::None,
         };
-        nodes.push(Node::start_on(&client, name, setup, |backend| Flaky::new(backend, plan)).await);
+        nodes.push(Node::start_on(&etcd, name, setup, |backend| Flaky::new(backend, plan)).await);
     }
     let scripts: Vec<_> = (0..8).map(|_| fastrand::Rng::with_seed(fastrand::u64(..))).collect();
     let users = scripts.into_iter().enumerate().map(|(user, mut dice)| {

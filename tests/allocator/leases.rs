@@ -28,7 +28,7 @@ fn capped(max_keys: usize) -> Setup {
 async fn g02_a_lost_lease_is_replaced_wherever_it_is_found_lost_and_its_keys_return() {
     let etcd = etcd().await;
     let client = etcd.client();
-    let node = Node::start_with(&client, "a", capped(20)).await;
+    let node = Node::start_with(&etcd, "a", capped(20)).await;
     for n in 0..50 {
         node.allocate(&numbered(n)).await.unwrap();
     }
@@ -53,7 +53,7 @@ async fn g02_a_lost_lease_is_replaced_wherever_it_is_found_lost_and_its_keys_ret
 async fn g02_leases_that_all_die_at_once_are_not_asked_for_in_a_hot_loop() {
     let etcd = etcd().await;
     let client = etcd.client();
-    let node = Node::start(&client, "a").await;
+    let node = Node::start(&etcd, "a").await;
     let mut seen = HashSet::new();
     let until = Instant::now() + Duration::from_secs(3);
     let killing = async {
@@ -76,7 +76,7 @@ async fn g02_leases_that_all_die_at_once_are_not_asked_for_in_a_hot_loop() {
 async fn g04_the_loss_of_a_lease_touches_only_what_hangs_on_it() {
     let etcd = etcd().await;
     let client = etcd.client();
-    let node = Node::start_with(&client, "a", capped(100)).await;
+    let node = Node::start_with(&etcd, "a", capped(100)).await;
     for n in 0..500 {
         node.allocate(&numbered(n)).await.unwrap();
     }
@@ -98,7 +98,7 @@ async fn g04_the_loss_of_a_lease_touches_only_what_hangs_on_it() {
 async fn g04_the_number_of_leases_stays_bounded() {
     let etcd = etcd().await;
     let client = etcd.client();
-    let node = Node::start_with(&client, "a", capped(50)).await;
+    let node = Node::start_with(&etcd, "a", capped(50)).await;
     for round in 0..20 {
         for n in 0..120 {
             node.allocate(&numbered(round * 120 + n)).await.unwrap();
@@ -117,7 +117,7 @@ async fn g05_leases_are_renewed_well_before_their_end() {
     let client = etcd.client();
     let references = LeaseTerms { ttl: Duration::from_secs(2), ..LeaseTerms::REFERENCES };
     let setup = Setup { terms: EtcdTerms { references, ..EtcdTerms::default() }, ..Setup::default() };
-    let node = Node::start_with(&client, "a", setup).await;
+    let node = Node::start_with(&etcd, "a", setup).await;
     node.allocate(&numbered(1)).await.unwrap();
     let before = self::references(&client).await;
     // Three lifetimes: time is what this is about.
@@ -130,7 +130,7 @@ async fn g05_leases_are_renewed_well_before_their_end() {
 async fn sync_takes_keys_back_from_foreign_leases() {
     let etcd = etcd().await;
     let client = etcd.client();
-    let node = Node::start(&client, "a").await;
+    let node = Node::start(&etcd, "a").await;
     let number = node.allocate(&numbered(1)).await.unwrap().number;
     let before = references(&client).await;
     put(&client, &format!("value/{}/a", numbered(1)), &number.to_string()).await;

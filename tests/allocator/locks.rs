@@ -28,8 +28,7 @@ async fn locks(client: &etcd_client::Client) -> Vec<String> {
 async fn the_way_with_locks_alone_does_all() {
     let etcd = etcd().await;
     let client = etcd.client();
-    let (a, b) =
-        (Node::start_with(&client, "a", with_locks()).await, Node::start_with(&client, "b", with_locks()).await);
+    let (a, b) = (Node::start_with(&etcd, "a", with_locks()).await, Node::start_with(&etcd, "b", with_locks()).await);
     let first = a.allocate(&numbered(1)).await.unwrap();
     assert!(first.is_new && first.first_use);
     let second = b.allocate(&numbered(1)).await.unwrap();
@@ -47,7 +46,7 @@ async fn the_way_with_locks_alone_does_all() {
 async fn a02_one_number_although_lock_leases_are_revoked_under_the_holders() {
     let etcd = etcd().await;
     let client = etcd.client();
-    let nodes = join_all(["a", "b", "c"].map(|name| Node::start_with(&client, name, with_locks()))).await;
+    let nodes = join_all(["a", "b", "c"].map(|name| Node::start_with(&etcd, name, with_locks()))).await;
     for round in 0..5 {
         let labels = numbered(round);
         let allocations = join_all((0..50).map(|n| nodes[n % 3].allocate(&labels)));
@@ -76,7 +75,7 @@ async fn a02_one_number_although_lock_leases_are_revoked_under_the_holders() {
 async fn g08_a_holder_that_slept_past_its_lock_writes_nothing_and_unlocks_nothing() {
     let etcd = etcd().await;
     let client = etcd.client();
-    let (a, b) = (Node::start(&client, "a").await, Node::start(&client, "b").await);
+    let (a, b) = (Node::start(&etcd, "a").await, Node::start(&etcd, "b").await);
     let labels = numbered(1);
     let stale = a.etcd.lock(&labels, soon()).await.unwrap();
     let path = locks(&client).await.pop().unwrap();
@@ -106,7 +105,7 @@ async fn g08_a_holder_that_slept_past_its_lock_writes_nothing_and_unlocks_nothin
 async fn g12_the_callers_deadline_bounds_the_wait_for_a_lock() {
     let etcd = etcd().await;
     let client = etcd.client();
-    let node = Node::start(&client, "a").await;
+    let node = Node::start(&etcd, "a").await;
     let agent = Agent::new(client.clone(), "c", Setup::default().numbers).await;
     let labels = numbered(1);
     let unlock = agent.hold(labels.as_str()).await;
@@ -132,7 +131,7 @@ async fn g06_an_uncertain_unlock_blocks_nobody_for_longer_than_the_locks_lease()
     let terms =
         EtcdTerms { locks: LeaseTerms { ttl: Duration::from_secs(3), ..LeaseTerms::LOCKS }, ..EtcdTerms::default() };
     let setup = Setup { terms, call: Duration::from_millis(300), ..Setup::default() };
-    let (a, b) = (Node::start_with(&client, "a", setup).await, Node::start_with(&client, "b", setup).await);
+    let (a, b) = (Node::start_with(&etcd, "a", setup).await, Node::start_with(&etcd, "b", setup).await);
     let labels = numbered(1);
     b.allocate(&numbered(2)).await.unwrap();
     let lock = a.etcd.lock(&labels, soon()).await.unwrap();

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use etcd_client::{Client, GetOptions, WatchOptions};
 use meshgate::allocator::backend::Backend;
-use meshgate::allocator::etcd::{EtcdBackend, EtcdTerms, Store};
+use meshgate::allocator::etcd::{EtcdBackend, EtcdTerms, SessionKeeper, Store};
 use meshgate::allocator::{
     AllocError, Allocation, Allocator, AllocatorMetrics, AllocatorSettings, Key, MasterTable, NumberRange, Paths,
     Vanished,
 };
 use meshgate::identity::NumericIdentity;
+use meshgate::kvstore::{EtcdConfig, Timing};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +23,22 @@ pub const SOON: Duration = Duration::from_secs(20);
 
 pub async fn etcd() -> EtcdServer {
     EtcdServer::start(EtcdOptions::plain("local").in_memory()).await.unwrap()
+}
+
+/// An etcd as a node and a test reach it.
+pub trait Reach {
+    fn config(&self) -> EtcdConfig;
+    fn client(&self) -> Client;
+}
+
+impl Reach for EtcdServer {
+    fn config(&self) -> EtcdConfig {
+        Self::config(self)
+    }
+
+    fn client(&self) -> Client {
+        Self::client(self)
+    }
 }
 
 pub fn key(text: &str) -> Key {
@@ -63,23 +80,32 @@ pub struct Node<B: Backend = EtcdBackend> {
     pub metrics: AllocatorMetrics,
     cancel: CancellationToken,
     tasks: JoinSet<()>,
+    _keepers: JoinSet<()>,
 }
 
 impl Node<EtcdBackend> {
-    pub async fn start(client: &Client, name: &str) -> Self {
-        Self::start_with(client, name, Setup::default()).await
+    pub async fn start(etcd: &impl Reach, name: &str) -> Self {
+        Self::start_with(etcd, name, Setup::default()).await
     }
 
-    pub async fn start_with(client: &Client, name: &str, setup: Setup) -> Self {
-        Self::start_on(client, name, setup, |backend| backend).await
+    pub async fn start_with(etcd: &impl Reach, name: &str, setup: Setup) -> Self {
+        Self::start_on(etcd, name, setup, |backend| backend).await
     }
 }
 
 impl<B: Backend> Node<B> {
     /// With what `wrap` makes of the backend.
-    pub async fn start_on(client: &Client, name: &str, setup: Setup, wrap: impl FnOnce(EtcdBackend) -> B) -> Self {
+    pub async fn start_on(etcd: &impl Reach, name: &str, setup: Setup, wrap: impl FnOnce(EtcdBackend) -> B) -> Self {
         let numbers = NumberRange::new(setup.numbers.0, setup.numbers.1, 0).unwrap();
-        let store = Store::new(client.clone(), setup.call);
+        let timing = Timing {
+            call: setup.call,
+            backoff_base: Duration::from_millis(10),
+            backoff_max: Duration::from_secs(1),
+            ..Timing::default()
+        };
+        let (keeper, sessions) = SessionKeeper::new(etcd.config(), timing);
+        let store = Store::new(sessions, setup.call);
+        let client = etcd.client();
         let etcd = EtcdBackend::new(store, Paths::new(BASE, name).unwrap(), numbers, setup.terms);
         let table = Arc::new(MasterTable::default());
         let metrics = AllocatorMetrics::new();
@@ -90,18 +116,21 @@ impl<B: Backend> Node<B> {
         };
         let allocator = Allocator::new(wrap(etcd.clone()), table.clone(), settings, metrics.clone());
         let cancel = CancellationToken::new();
-        let mut tasks = JoinSet::new();
+        let (mut tasks, mut keepers) = (JoinSet::new(), JoinSet::new());
+        // Outlives the rest, so that a shutdown can still say goodbye.
+        let connection = CancellationToken::new();
+        keepers.spawn(keeper.run(connection));
         tasks.spawn(etcd.clone().run(cancel.clone()));
         let (running, stop) = (allocator.clone(), cancel.clone());
         tasks.spawn(async move { running.run(stop).await });
         if setup.follow {
-            let follower = follow(client.clone(), allocator.clone(), table.clone());
+            let follower = follow(client, allocator.clone(), table.clone());
             let stop = cancel.clone();
             tasks.spawn(async move {
                 stop.run_until_cancelled(follower).await;
             });
         }
-        Self { allocator, etcd, table, metrics, cancel, tasks }
+        Self { allocator, etcd, table, metrics, cancel, tasks, _keepers: keepers }
     }
 
     pub async fn allocate(&self, key: &Key) -> Result<Allocation, AllocError> {

@@ -10,7 +10,7 @@ use crate::allocator::keys::is_slave_of;
 
 impl EtcdBackend {
     pub(super) async fn list_masters(&self) -> Result<Vec<MasterRecord>, AllocError> {
-        let (entries, _) = self.0.store.list(&self.0.paths.masters()).await?;
+        let entries = self.0.store.list(&self.0.paths.masters()).await?;
         let record = |entry: crate::kvstore::KeyValue| {
             Some(MasterRecord {
                 number: self.0.paths.number_of_master(&entry.key)?,
@@ -23,7 +23,7 @@ impl EtcdBackend {
     }
 
     pub(super) async fn without_references(&self, records: Vec<MasterRecord>) -> Result<Vec<MasterRecord>, AllocError> {
-        let (references, _) = self.0.store.list(&self.0.paths.all_slaves()).await?;
+        let references = self.0.store.list(&self.0.paths.all_slaves()).await?;
         let users: HashSet<(&[u8], &[u8])> = (references.iter())
             .filter_map(|entry| {
                 let end = memchr::memrchr(b'/', &entry.key)?;
@@ -78,7 +78,7 @@ impl EtcdBackend {
     }
 
     pub(super) async fn list_locks(&self) -> Result<Vec<LockRecord>, AllocError> {
-        let (entries, _) = self.0.store.list(&self.0.paths.all_locks()).await?;
+        let entries = self.0.store.list(&self.0.paths.all_locks()).await?;
         let record = |entry: crate::kvstore::KeyValue| {
             Some(LockRecord {
                 path: String::from_utf8(entry.key).ok()?,

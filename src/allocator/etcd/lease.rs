@@ -172,7 +172,7 @@ impl Leases {
         let asked = Instant::now();
         let ttl = self.book().terms().ttl;
         match self.0.store.grant(ttl).await {
-            Ok((id, ttl)) => {
+            Ok(id) => {
                 self.book().granted(id, ttl, asked);
                 self.0.grants.send_modify(|grants| *grants += 1);
                 true

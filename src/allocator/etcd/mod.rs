@@ -1,6 +1,6 @@
 //! The allocator's backend on etcd, key for key and lock for lock as Cilium's agents have it.
 //!
-//! [`Store`] makes the calls; [`Leases`] (with the pure [`LeaseBook`]) decides what hangs on which lease; [`EtcdLock`] is
+//! [`Store`] makes the calls, on whatever session a [`SessionKeeper`] has up; [`Leases`] (with the pure [`LeaseBook`]) decides what hangs on which lease; [`EtcdLock`] is
 //! etcd's own lock recipe, fenced. The transactions are in `writes` and `collect`, and nowhere else.
 
 mod backend;
@@ -11,6 +11,7 @@ mod lease_book;
 mod limit;
 mod lock;
 mod presence;
+mod sessions;
 mod store;
 mod writes;
 
@@ -24,6 +25,7 @@ pub use lease_book::{Due, LeaseBook, LeaseId, LeaseTerms, LeasedKey};
 pub use limit::{Limiter, RateLimits};
 pub use lock::EtcdLock;
 pub use presence::Presence;
+pub use sessions::{SessionKeeper, Sessions};
 pub use store::{Answer, Compare, Op, Store, Txn, TxnAnswer};
 
 use super::keys::Paths;

@@ -101,7 +101,7 @@ impl Presence {
 }
 
 async fn put(store: &Store, leases: &Leases, key: &str, value: String, lease: i64) -> Result<(), SessionError> {
-    let written = store.put(key, value.into(), lease).await.map(drop);
+    let written = store.put(key, value, lease).await.map(drop);
     if matches!(written, Err(SessionError::LeaseNotFound)) {
         leases.not_found(lease);
     }

@@ -1,16 +1,15 @@
 //! The calls that the allocator makes of etcd, in keys and bytes: conditional transactions, lists, leases, waiting for a
-//! delete. Every call has a deadline of its own, so that none can hang.
+//! delete.
 
 use std::time::Duration;
 
 use etcd_client::proto::{PbTxnOpResponse, PbTxnResponse};
-use etcd_client::{
-    Client, Compare as EtcdCompare, CompareOp, GetOptions, PutOptions, Txn as EtcdTxn, TxnOp, WatchOptions,
-};
-use tokio::time::timeout;
+use etcd_client::{Compare as EtcdCompare, CompareOp, GetOptions, PutOptions, Txn as EtcdTxn, TxnOp};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::limit::{Limiter, RateLimits};
-use crate::kvstore::{KeyValue, SessionError};
+use super::sessions::Sessions;
+use crate::kvstore::{KeyValue, Session, SessionError};
 
 /// Keys a page of a list.
 const PAGE: i64 = 4096;
@@ -115,25 +114,22 @@ impl TxnAnswer {
     }
 }
 
-/// The etcd that the allocator writes to; cheap to clone.
-#[derive(Clone)]
+/// The etcd that the allocator writes to; cheap to clone. Goes through whatever session there is; where there is none, a call
+/// waits for one within its own deadline.
+#[derive(Clone, Debug)]
 pub struct Store {
-    client: Client,
-    call: Duration,
+    sessions: Sessions,
+    /// Longest wait for a session.
+    patience: Duration,
     limiter: Limiter,
 }
 
-impl std::fmt::Debug for Store {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Store").field("call", &self.call).finish_non_exhaustive()
-    }
-}
-
 impl Store {
-    /// Over that client; no call takes longer than `call`.
+    /// Over those sessions. A call waits no longer than `patience` for one, and its answer no longer than the session's
+    /// timing says.
     #[must_use]
-    pub fn new(client: Client, call: Duration) -> Self {
-        Self { client, call, limiter: Limiter::new(RateLimits::default()) }
+    pub fn new(sessions: Sessions, patience: Duration) -> Self {
+        Self { sessions, patience, limiter: Limiter::new(RateLimits::default()) }
     }
 
     /// The same, within those limits.
@@ -149,14 +145,19 @@ impl Store {
         &self.limiter
     }
 
+    async fn session(&self) -> Result<(Session, Option<OwnedSemaphorePermit>), SessionError> {
+        let in_flight = self.limiter.admit().await;
+        let session = self.sessions.current(self.patience).await?;
+        Ok((session, in_flight))
+    }
+
     /// Runs a transaction. After a lost connection or a missed deadline its outcome is unknown.
     ///
     /// # Errors
     /// Any [`SessionError`].
     pub async fn txn(&self, txn: Txn) -> Result<TxnAnswer, SessionError> {
-        let mut kv = self.client.kv_client();
-        let answer = self.within("a transaction", kv.txn(txn.into_etcd())).await?;
-        Ok(txn_answer(answer.0))
+        let (session, _in_flight) = self.session().await?;
+        session.txn(txn.into_etcd()).await.map(|answer| txn_answer(answer.0))
     }
 
     /// Reads one key.
@@ -164,39 +165,38 @@ impl Store {
     /// # Errors
     /// Any [`SessionError`].
     pub async fn get(&self, key: &str) -> Result<Option<KeyValue>, SessionError> {
-        let mut kv = self.client.kv_client();
-        let mut answer = self.within("a read", kv.get(key, None)).await?;
-        Ok(answer.0.kvs.pop().map(key_value))
+        let (session, _in_flight) = self.session().await?;
+        session.get(key.as_bytes()).await.map(|(entry, _)| entry)
     }
 
-    /// Reads everything that begins so, all at one revision, which is returned too.
+    /// Reads everything that begins so, all at one revision.
     ///
     /// # Errors
     /// Any [`SessionError`].
-    pub async fn list(&self, prefix: &str) -> Result<(Vec<KeyValue>, i64), SessionError> {
-        let mut kv = self.client.kv_client();
+    pub async fn list(&self, prefix: &str) -> Result<Vec<KeyValue>, SessionError> {
         let (mut entries, mut revision, mut from) = (Vec::new(), 0, prefix.as_bytes().to_vec());
+        let end = prefix_end(prefix);
         loop {
-            let options = GetOptions::new().with_range(prefix_end(prefix)).with_limit(PAGE).with_revision(revision);
-            let answer = self.within("a list", kv.get(from, Some(options))).await?.0;
+            let (session, _in_flight) = self.session().await?;
+            let page = session.range_page(&from, &end, PAGE, revision, false).await?;
             if revision == 0 {
-                revision = answer.header.as_ref().map_or(0, |header| header.revision);
+                revision = page.revision;
             }
-            entries.extend(answer.kvs.into_iter().map(key_value));
+            entries.extend(page.entries);
             match entries.last() {
-                Some(last) if answer.more => from = [last.key.as_slice(), b"\0"].concat(),
-                _ => return Ok((entries, revision)),
+                Some(last) if page.more => from = [last.key.as_slice(), b"\0"].concat(),
+                _ => return Ok(entries),
             }
         }
     }
 
-    /// Writes one key, under a lease or (0) without.
+    /// Writes one key, under a lease or (0) without; the revision of the write.
     ///
     /// # Errors
     /// Any [`SessionError`].
-    pub async fn put(&self, key: &str, value: Vec<u8>, lease: i64) -> Result<i64, SessionError> {
-        let put = Op::Put { key: key.to_owned(), value, lease };
-        self.txn(Txn { then: vec![put], ..Txn::default() }).await.map(|answer| answer.revision)
+    pub async fn put(&self, key: &str, value: String, lease: i64) -> Result<i64, SessionError> {
+        let (session, _in_flight) = self.session().await?;
+        session.put(key.as_bytes(), value.into(), lease).await
     }
 
     /// Deletes one key; its absence is no error.
@@ -204,18 +204,17 @@ impl Store {
     /// # Errors
     /// Any [`SessionError`].
     pub async fn delete(&self, key: &str) -> Result<(), SessionError> {
-        self.txn(Txn { then: vec![Op::Delete(key.to_owned())], ..Txn::default() }).await.map(drop)
+        let (session, _in_flight) = self.session().await?;
+        session.delete(key.as_bytes()).await.map(drop)
     }
 
-    /// Asks for a lease of `ttl`; what etcd gave, and for how long.
+    /// Asks for a lease of at least `ttl`.
     ///
     /// # Errors
     /// Any [`SessionError`].
-    pub async fn grant(&self, ttl: Duration) -> Result<(i64, Duration), SessionError> {
-        let mut leases = self.client.lease_client();
-        let seconds = i64::try_from(ttl.as_secs().max(1)).unwrap_or(i64::MAX);
-        let answer = self.within("the grant of a lease", leases.grant(seconds, None)).await?;
-        Ok((answer.0.id, Duration::from_secs(answer.0.ttl.unsigned_abs())))
+    pub async fn grant(&self, ttl: Duration) -> Result<i64, SessionError> {
+        let (session, _in_flight) = self.session().await?;
+        session.lease_grant(i64::try_from(ttl.as_secs().max(1)).unwrap_or(i64::MAX)).await
     }
 
     /// Renews a lease for its whole time.
@@ -223,10 +222,7 @@ impl Store {
     /// # Errors
     /// [`SessionError::LeaseNotFound`] if it is gone, and any other.
     pub async fn renew(&self, lease: i64) -> Result<(), SessionError> {
-        let mut leases = self.client.lease_client();
-        // An exchange of its own, closed after the answer: what happens to it, or to the lease, concerns no other lease
-        // (G5). With at most 1,000 keys a lease and minutes between renewals, that is a stream every few seconds at most.
-        self.within("the renewal of a lease", leases.keep_alive(lease)).await.map(drop)
+        self.sessions.current(self.patience).await?.lease_keep_alive(lease).await
     }
 
     /// Ends a lease and deletes what hangs on it.
@@ -234,8 +230,8 @@ impl Store {
     /// # Errors
     /// Any [`SessionError`].
     pub async fn revoke(&self, lease: i64) -> Result<(), SessionError> {
-        let mut leases = self.client.lease_client();
-        self.within("the revocation of a lease", leases.revoke(lease)).await.map(drop)
+        let (session, _in_flight) = self.session().await?;
+        session.lease_revoke(lease).await
     }
 
     /// Waits until the key is deleted at or after `revision`. The caller bounds the wait.
@@ -243,33 +239,7 @@ impl Store {
     /// # Errors
     /// Any [`SessionError`].
     pub async fn deleted(&self, key: &[u8], revision: i64) -> Result<(), SessionError> {
-        let mut watches = self.client.watch_client();
-        let options = WatchOptions::new().with_start_revision(revision);
-        let mut stream = self.within("a watch", watches.watch(key, Some(options))).await?;
-        loop {
-            let Some(answer) = stream.message().await.map_err(|error| classify(&error))? else {
-                return Err(SessionError::ConnectionLost("the watch ended".to_owned()));
-            };
-            if answer.canceled() {
-                return Err(SessionError::Compacted);
-            }
-            // 1 is a delete. (The library's own reading of the type panics on a number that it does not know.)
-            if answer.events().iter().any(|event| event.0.r#type == 1) {
-                return Ok(());
-            }
-        }
-    }
-
-    async fn within<T>(
-        &self,
-        what: &'static str,
-        call: impl Future<Output = Result<T, etcd_client::Error>>,
-    ) -> Result<T, SessionError> {
-        let _in_flight = self.limiter.admit().await;
-        match timeout(self.call, call).await {
-            Ok(answer) => answer.map_err(|error| classify(&error)),
-            Err(_) => Err(SessionError::Deadline(what)),
-        }
+        self.sessions.current(self.patience).await?.deleted(key, revision).await
     }
 }
 
@@ -360,31 +330,5 @@ fn key_value(entry: etcd_client::proto::PbKeyValue) -> KeyValue {
         mod_revision: entry.mod_revision,
         create_revision: entry.create_revision,
         lease: entry.lease,
-    }
-}
-
-/// Codes alone cannot be trusted: the death of a connection comes as `Unknown`.
-fn classify(error: &etcd_client::Error) -> SessionError {
-    use tonic::Code;
-    let status = match error {
-        etcd_client::Error::GRpcStatus(status) => status,
-        etcd_client::Error::LeaseKeepAliveError(text) if text.contains("lease not found") => {
-            return SessionError::LeaseNotFound;
-        }
-        other => return SessionError::ConnectionLost(other.to_string()),
-    };
-    let text = status.message();
-    match status.code() {
-        Code::NotFound if text.contains("requested lease not found") => SessionError::LeaseNotFound,
-        Code::PermissionDenied | Code::Unauthenticated => SessionError::Denied(text.to_owned()),
-        Code::OutOfRange if text.contains("compacted") => SessionError::Compacted,
-        Code::Unavailable | Code::Unknown
-            if text.starts_with("etcdserver: ") || text == "context deadline exceeded" =>
-        {
-            SessionError::Unavailable(text.to_owned())
-        }
-        Code::Unavailable | Code::Unknown | Code::Cancelled => SessionError::ConnectionLost(text.to_owned()),
-        Code::ResourceExhausted if text.contains("too many requests") => SessionError::Unavailable(text.to_owned()),
-        _ => SessionError::Other(text.to_owned()),
     }
 }

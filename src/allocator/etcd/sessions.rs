@@ -1,0 +1,71 @@
+//! The session of the moment: one is kept up, and whoever calls takes the current one.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::kvstore::{Backoff, Connector, EtcdConfig, Session, SessionError, Timing};
+
+/// Where the current session is found; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Sessions(watch::Receiver<Option<Session>>);
+
+/// Keeps a session up.
+#[derive(Debug)]
+pub struct SessionKeeper {
+    connector: Connector,
+    backoff: Backoff,
+    current: watch::Sender<Option<Session>>,
+}
+
+impl SessionKeeper {
+    /// For that etcd; nothing is dialed before [`Self::run`].
+    #[must_use]
+    pub fn new(config: EtcdConfig, timing: Timing) -> (Self, Sessions) {
+        let (current, sessions) = watch::channel(None);
+        let backoff = Backoff::new(timing.backoff_base, timing.backoff_max);
+        (Self { connector: Connector::new(config, timing), backoff, current }, Sessions(sessions))
+    }
+
+    /// Dials, waits for the session's end, dials again, until cancelled.
+    pub async fn run(mut self, cancel: CancellationToken) {
+        cancel.run_until_cancelled(Box::pin(self.keep())).await;
+    }
+
+    async fn keep(&mut self) {
+        loop {
+            match self.connector.connect(&|_, _| {}).await {
+                Ok(session) => {
+                    tracing::debug!(endpoint = session.endpoint(), "allocator connected");
+                    let closed = session.closed();
+                    self.current.send_replace(Some(session));
+                    self.backoff.reset();
+                    closed.await;
+                    self.current.send_replace(None);
+                }
+                Err(error) => tracing::warn!(%error, "allocator not connected"),
+            }
+            sleep(self.backoff.next_delay()).await;
+        }
+    }
+}
+
+impl Sessions {
+    /// The session of the moment, or the next one if that comes within `patience`.
+    ///
+    /// # Errors
+    /// There is none.
+    pub async fn current(&self, patience: Duration) -> Result<Session, SessionError> {
+        if let Some(session) = &*self.0.borrow() {
+            return Ok(session.clone());
+        }
+        let mut sessions = self.0.clone();
+        let none = || SessionError::ConnectionLost("there is no connection".to_owned());
+        match timeout(patience, sessions.wait_for(Option::is_some)).await {
+            Ok(Ok(session)) => session.clone().ok_or_else(none),
+            Ok(Err(_)) | Err(_) => Err(none()),
+        }
+    }
+}
