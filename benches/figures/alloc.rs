@@ -1,7 +1,7 @@
 //! New numbers a second, with 1 and 16 callers, beside plain puts of the same bytes to the same etcd in the same run.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use etcd_client::Client;
 use meshgate::allocator::etcd::{EtcdBackend, EtcdTerms, SessionKeeper, Store};
@@ -9,6 +9,7 @@ use meshgate::allocator::{Allocator, AllocatorMetrics, AllocatorSettings, Key, M
 use meshgate::devkit::{EtcdOptions, EtcdServer};
 use meshgate::kvstore::Timing;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::report::{Against, Report, Runs};
@@ -104,7 +105,7 @@ async fn allocations(allocator: &Allocator<EtcdBackend>, callers: usize, first: 
         let allocator = allocator.clone();
         tasks.spawn(async move {
             for n in (first..first + writes).skip(caller).step_by(callers) {
-                let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+                let deadline = Instant::now() + Duration::from_secs(30);
                 let allocation = allocator.allocate(&labels(n), deadline).await.expect("a number");
                 assert!(allocation.is_new);
             }

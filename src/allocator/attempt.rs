@@ -14,7 +14,7 @@ use crate::identity::NumericIdentity;
 const LOOKS: usize = 4;
 
 /// A bound on the wait for a lock besides the callers' patience; the backend has one of its own.
-const LOCK_WAIT: Duration = Duration::from_secs(60);
+const LOCK_WAIT: Duration = Duration::from_mins(1);
 
 impl<B: Backend> Allocator<B> {
     /// Gets the label set's number and our reference to it. `tried` collects the numbers by which a reference may have been

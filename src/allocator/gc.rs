@@ -33,7 +33,7 @@ impl GcSettings {
     pub const fn new(numbers: NumberRange) -> Self {
         Self {
             numbers,
-            identity_interval: Duration::from_secs(15 * 60),
+            identity_interval: Duration::from_mins(15),
             lock_interval: Duration::from_secs(30),
             pace: Duration::from_millis(24),
         }

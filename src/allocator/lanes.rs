@@ -65,12 +65,12 @@ mod tests {
         let lanes = Lanes::default();
         let (a, b) = (Key::parse("k8s:a=1;").unwrap(), Key::parse("k8s:b=1;").unwrap());
         let held = lanes.enter(&a).await;
-        let _other = lanes.enter(&b).await;
+        let other = lanes.enter(&b).await;
         assert!(timeout(Duration::from_secs(1), lanes.enter(&a)).await.is_err());
         assert_eq!(lanes.len(), 2, "a wait that was given up leaves nothing");
-        let (_, _again) = tokio::join!(async { drop(held) }, lanes.enter(&a));
+        let ((), again) = tokio::join!(async { drop(held) }, lanes.enter(&a));
         assert_eq!(lanes.len(), 2);
-        drop((_again, _other));
+        drop((again, other));
         assert_eq!(lanes.len(), 0);
     }
 }

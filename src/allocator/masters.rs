@@ -65,6 +65,18 @@ impl MasterTable {
         }
     }
 
+    /// A list at a revision told all there is: what it did not tell, and was not written since, is gone.
+    pub fn retain(&self, revision: i64, listed: impl Fn(NumericIdentity) -> bool) {
+        let mut maps = self.maps();
+        let gone: Vec<_> = (maps.labels.iter())
+            .filter(|(number, (_, known))| *known <= revision && !listed(**number))
+            .map(|(number, _)| *number)
+            .collect();
+        for number in gone {
+            maps.remove(number);
+        }
+    }
+
     fn maps(&self) -> MutexGuard<'_, Maps> {
         // Every change is complete before anything can panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

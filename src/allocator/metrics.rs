@@ -1,10 +1,10 @@
 //! What the allocator counts.
 
-use std::time::Instant;
-
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts};
+
+use tokio::time::Instant;
 
 use super::{AllocError, Allocation, IdPool};
 

@@ -69,7 +69,7 @@ pub struct NumberRange {
 }
 
 impl NumberRange {
-    /// From `min` to `max`, all of which must carry `mask` (WIRE.md: the mask is ORed into what is handed out, and both
+    /// From `min` to `max`, all of which must carry `mask` (WIRE.md: the mask is `ORed` into what is handed out, and both
     /// must agree).
     ///
     /// # Errors

@@ -44,8 +44,8 @@ impl AllocatorSettings {
             numbers,
             attempts: 16,
             backoff: Duration::from_millis(20),
-            first_list: Duration::from_secs(180),
-            sync: Duration::from_secs(300),
+            first_list: Duration::from_mins(3),
+            sync: Duration::from_mins(5),
             sync_width: 16,
             release_on_shutdown: false,
         }
@@ -156,13 +156,18 @@ impl<B: Backend> Allocator<B> {
     pub fn listed(&self, numbers: impl IntoIterator<Item = NumericIdentity>) {
         let mut state = self.0.state();
         state.pool.reset_to(numbers);
-        // A record that is missing from the list is written again by the sync; until then its number is nobody else's.
+        // Our records that the list does not have: their numbers are nobody else's.
         let State { pool, local, .. } = &mut *state;
-        for (_, number) in local.in_use() {
-            pool.remove(number);
-        }
+        let missing: Vec<_> = local
+            .in_use()
+            .filter(|(_, number)| pool.remove(*number))
+            .map(|(key, number)| (number, key.clone()))
+            .collect();
         self.0.metrics.pool(pool);
         drop(state);
+        for (number, key) in missing {
+            self.protect(number, key);
+        }
         self.0.backend.bootstrapped();
         self.0.listed.send_replace(true);
     }

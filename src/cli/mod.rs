@@ -3,6 +3,7 @@
 mod certs;
 mod clusters;
 mod connection;
+mod gc;
 mod identity;
 mod output;
 mod run;
@@ -32,6 +33,8 @@ enum Command {
     Identity(identity::Args),
     /// Shows how each cluster of the mesh is doing.
     Clusters(clusters::Args),
+    /// Deletes identities of this cluster that nobody uses.
+    Gc(gc::Args),
     /// Makes development certificates.
     Certs(certs::Args),
 }
@@ -49,6 +52,7 @@ pub fn main() -> ExitCode {
         Command::Watch(args) => watch::run(&args),
         Command::Identity(args) => identity::run(&args),
         Command::Clusters(args) => clusters::run(&args),
+        Command::Gc(args) => gc::run(args),
         Command::Certs(args) => certs::run(&args),
     }
 }

@@ -42,6 +42,12 @@ impl Held {
 impl Agent {
     pub async fn new(client: Client, node: &str, numbers: (u32, u32)) -> Self {
         let lease = client.lease_client().grant(900, None).await.unwrap().id();
+        let mut renewals = client.lease_client();
+        tokio::spawn(async move {
+            while renewals.keep_alive(lease).await.is_ok() {
+                tokio::time::sleep(Duration::from_secs(60)).await;
+            }
+        });
         Self { client, node: node.to_owned(), lease, numbers, cache: Mutex::default() }
     }
 
@@ -100,19 +106,18 @@ impl Agent {
             Some(number) => Some(number),
             None => self.get(labels, &held).await,
         };
-        let (number, new) = match known {
-            Some(number) => (number, false),
-            None => {
-                let number = fastrand::u32(self.numbers.0..=self.numbers.1);
-                assert!(self.get(labels, &held).await.is_none(), "nobody writes while the lock is held");
-                let master = format!("{BASE}/id/{number}");
-                let absent = Compare::create_revision(master.as_str(), CompareOp::Equal, 0);
-                if self.if_locked(&held, Some(absent), TxnOp::put(master, labels, None)).await.is_none() {
-                    self.unlock(held).await;
-                    return None;
-                }
-                (number, true)
+        let (number, new) = if let Some(number) = known {
+            (number, false)
+        } else {
+            let number = fastrand::u32(self.numbers.0..=self.numbers.1);
+            assert!(self.get(labels, &held).await.is_none(), "nobody writes while the lock is held");
+            let master = format!("{BASE}/id/{number}");
+            let absent = Compare::create_revision(master.as_str(), CompareOp::Equal, 0);
+            if self.if_locked(&held, Some(absent), TxnOp::put(master, labels, None)).await.is_none() {
+                self.unlock(held).await;
+                return None;
             }
+            (number, true)
         };
         let slave = format!("{BASE}/value/{labels}/{}", self.node);
         let leased = PutOptions::new().with_lease(self.lease);

@@ -103,7 +103,7 @@ async fn a04_collectors_never_take_a_record_that_is_in_use() {
         .await;
         stop.cancel();
     };
-    let (ours, theirs, _) = tokio::join!(ours, theirs, users);
+    let (ours, theirs, ()) = tokio::join!(ours, theirs, users);
     client.kv_client().put(format!("{BASE}/the-end"), "", None).await.unwrap();
     let referee = referee.await.unwrap();
     println!("removed by us {ours}, by Cilium's way {theirs}; {} writes judged", referee.changes);
@@ -173,7 +173,7 @@ async fn g12_an_old_lock_goes_by_its_revision_whatever_its_lease() {
 #[tokio::test]
 async fn one_collector_at_a_time() {
     let etcd = etcd().await;
-    let client = etcd.client();
+    let _client = etcd.client();
     let nodes = [Node::start(&etcd, "a").await, Node::start(&etcd, "b").await];
     let leading = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let terms = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));

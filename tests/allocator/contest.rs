@@ -42,10 +42,10 @@ impl Referee {
             let labels = self.records.remove(number).unwrap();
             let used = self.references.get(&labels).is_some_and(|nodes| nodes.values().any(|used| used == number));
             assert!(!used, "{labels:?} lost its record while it was in use");
-        } else if let Some((labels, node)) = path.strip_prefix("value/").and_then(|rest| rest.rsplit_once('/')) {
-            if let Some(nodes) = self.references.get_mut(labels) {
-                nodes.remove(node);
-            }
+        } else if let Some((labels, node)) = path.strip_prefix("value/").and_then(|rest| rest.rsplit_once('/'))
+            && let Some(nodes) = self.references.get_mut(labels)
+        {
+            nodes.remove(node);
         }
     }
 

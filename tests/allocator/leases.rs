@@ -97,7 +97,7 @@ async fn g04_the_loss_of_a_lease_touches_only_what_hangs_on_it() {
 #[tokio::test]
 async fn g04_the_number_of_leases_stays_bounded() {
     let etcd = etcd().await;
-    let client = etcd.client();
+    let _client = etcd.client();
     let node = Node::start_with(&etcd, "a", capped(50)).await;
     for round in 0..20 {
         for n in 0..120 {

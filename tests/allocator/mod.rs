@@ -1,6 +1,7 @@
 //! The allocator on real etcds.
 
 mod basics;
+mod chaos;
 mod cilium;
 mod collect;
 mod contest;

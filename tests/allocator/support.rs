@@ -1,17 +1,18 @@
 //! A node: an allocator on a real etcd, told of its records by a follower of the simplest kind.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Client, GetOptions, WatchOptions};
+use etcd_client::{Client, GetOptions};
 use meshgate::allocator::backend::Backend;
-use meshgate::allocator::etcd::{EtcdBackend, EtcdTerms, SessionKeeper, Store};
+use meshgate::allocator::etcd::{EtcdBackend, EtcdTerms, SessionKeeper, Sessions, Store};
 use meshgate::allocator::{
     AllocError, Allocation, Allocator, AllocatorMetrics, AllocatorSettings, Key, MasterTable, NumberRange, Paths,
     Vanished,
 };
 use meshgate::identity::NumericIdentity;
-use meshgate::kvstore::{EtcdConfig, Timing};
+use meshgate::kvstore::{EtcdConfig, Event, KeyValue, ListWatch, ListWatchOptions, Step, Timing};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -25,19 +26,20 @@ pub async fn etcd() -> EtcdServer {
     EtcdServer::start(EtcdOptions::plain("local").in_memory()).await.unwrap()
 }
 
-/// An etcd as a node and a test reach it.
+/// An etcd as a node reaches it.
 pub trait Reach {
     fn config(&self) -> EtcdConfig;
-    fn client(&self) -> Client;
 }
 
 impl Reach for EtcdServer {
     fn config(&self) -> EtcdConfig {
         Self::config(self)
     }
+}
 
-    fn client(&self) -> Client {
-        Self::client(self)
+impl Reach for EtcdConfig {
+    fn config(&self) -> EtcdConfig {
+        self.clone()
     }
 }
 
@@ -65,7 +67,7 @@ impl Default for Setup {
         Self {
             numbers: (5 << 16, (6 << 16) - 1),
             terms: EtcdTerms::default(),
-            sync: Duration::from_secs(300),
+            sync: Duration::from_mins(5),
             release_on_shutdown: false,
             follow: true,
             call: Duration::from_secs(5),
@@ -80,7 +82,7 @@ pub struct Node<B: Backend = EtcdBackend> {
     pub metrics: AllocatorMetrics,
     cancel: CancellationToken,
     tasks: JoinSet<()>,
-    _keepers: JoinSet<()>,
+    keepers: JoinSet<()>,
 }
 
 impl Node<EtcdBackend> {
@@ -104,8 +106,7 @@ impl<B: Backend> Node<B> {
             ..Timing::default()
         };
         let (keeper, sessions) = SessionKeeper::new(etcd.config(), timing);
-        let store = Store::new(sessions, setup.call);
-        let client = etcd.client();
+        let store = Store::new(sessions.clone(), setup.call);
         let etcd = EtcdBackend::new(store, Paths::new(BASE, name).unwrap(), numbers, setup.terms);
         let table = Arc::new(MasterTable::default());
         let metrics = AllocatorMetrics::new();
@@ -124,13 +125,13 @@ impl<B: Backend> Node<B> {
         let (running, stop) = (allocator.clone(), cancel.clone());
         tasks.spawn(async move { running.run(stop).await });
         if setup.follow {
-            let follower = follow(client, allocator.clone(), table.clone());
+            let follower = follow(sessions, allocator.clone(), table.clone());
             let stop = cancel.clone();
             tasks.spawn(async move {
                 stop.run_until_cancelled(follower).await;
             });
         }
-        Self { allocator, etcd, table, metrics, cancel, tasks, _keepers: keepers }
+        Self { allocator, etcd, table, metrics, cancel, tasks, keepers: keepers }
     }
 
     pub async fn allocate(&self, key: &Key) -> Result<Allocation, AllocError> {
@@ -141,6 +142,12 @@ impl<B: Backend> Node<B> {
         self.allocator.release(key, Instant::now() + SOON).await
     }
 
+    /// Gone from one moment to the next: the store hears nothing more of it.
+    pub async fn kill(mut self) {
+        self.keepers.shutdown().await;
+        self.stop().await;
+    }
+
     /// A clean shutdown.
     pub async fn stop(mut self) {
         self.cancel.cancel();
@@ -148,28 +155,46 @@ impl<B: Backend> Node<B> {
     }
 }
 
-async fn follow<B: Backend>(client: Client, allocator: Allocator<B>, table: Arc<MasterTable>) {
+async fn follow<B: Backend>(sessions: Sessions, allocator: Allocator<B>, table: Arc<MasterTable>) {
     let prefix = format!("{BASE}/id/");
     let number = |path: &[u8]| NumericIdentity::parse_canonical(&path[prefix.len()..]).ok();
-    let list = client.kv_client().get(prefix.as_str(), Some(GetOptions::new().with_prefix())).await.unwrap();
-    let revision = list.header().unwrap().revision();
-    for entry in list.kvs() {
-        if let Some(number) = number(entry.key()) {
-            table.put(number, entry.value_str().unwrap(), entry.mod_revision());
+    let mut watch = ListWatch::new(prefix.clone().into_bytes(), ListWatchOptions::default());
+    let mut listed: HashSet<NumericIdentity> = HashSet::new();
+    let put = |entry: &KeyValue| {
+        let number = number(&entry.key)?;
+        table.put(number, std::str::from_utf8(&entry.value).unwrap(), entry.mod_revision);
+        Some(number)
+    };
+    let remove = |number, revision| {
+        if allocator.vanished(number) == Vanished::Gone {
+            table.remove(number, revision);
         }
-    }
-    allocator.listed(list.kvs().iter().filter_map(|entry| number(entry.key())));
-    let options = WatchOptions::new().with_prefix().with_start_revision(revision + 1);
-    let mut watch = client.watch_client().watch(prefix.as_str(), Some(options)).await.unwrap();
-    while let Ok(Some(answer)) = watch.message().await {
-        for event in answer.events() {
-            let entry = event.kv().unwrap();
-            let Some(number) = number(entry.key()) else { continue };
-            if event.event_type() == etcd_client::EventType::Put {
-                table.put(number, entry.value_str().unwrap(), entry.mod_revision());
-                allocator.appeared(number);
-            } else if allocator.vanished(number) == Vanished::Gone {
-                table.remove(number, entry.mod_revision());
+    };
+    loop {
+        let Ok(session) = sessions.current(SOON).await else { continue };
+        loop {
+            match watch.step(&session).await {
+                Ok(Step::ListStarted(_)) => listed.clear(),
+                Ok(Step::Page(entries)) => listed.extend(entries.iter().filter_map(put)),
+                Ok(Step::Listed(position)) => {
+                    allocator.listed(listed.iter().copied());
+                    table.retain(position.revision, |number| listed.contains(&number));
+                }
+                Ok(Step::Events(events, _)) => {
+                    for event in events {
+                        match event {
+                            Event::Put(entry) => put(&entry).into_iter().for_each(|number| allocator.appeared(number)),
+                            Event::Delete { key, mod_revision } => {
+                                number(&key).into_iter().for_each(|number| remove(number, mod_revision));
+                            }
+                        }
+                    }
+                }
+                Ok(_) => {}
+                Err(_) => {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    break;
+                }
             }
         }
     }

@@ -10,25 +10,25 @@ use crate::allocator::backend::Lock;
 use crate::kvstore::Backoff;
 
 /// A campaign that lasts longer begins anew; that costs the place in the queue and nothing else.
-const CAMPAIGN: Duration = Duration::from_secs(3600);
+const CAMPAIGN: Duration = Duration::from_hours(1);
 
 impl EtcdBackend {
-    /// Campaigns for the leadership at `prefix` until cancelled, and runs `lead` while it is held. What `lead` does must be
+    /// Campaigns for the leadership at `prefix` until cancelled, and runs `reign` while it is held. What it does must be
     /// safe even if it goes on for a moment after the leadership is lost: a process can be suspended at any point.
     pub async fn while_leading<F: Future<Output = ()>>(
         &self,
         prefix: &str,
         cancel: &CancellationToken,
-        mut lead: impl FnMut() -> F,
+        mut reign: impl FnMut() -> F,
     ) {
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
-        let campaign = async |lead: &mut dyn FnMut() -> F| {
+        let campaign = async |reign: &mut dyn FnMut() -> F| {
             let deadline = Instant::now() + CAMPAIGN;
             match EtcdLock::acquire(prefix, &self.0.locks, &self.0.store, deadline).await {
                 Ok(lock) => {
                     tracing::info!(prefix, "leading");
                     tokio::select! {
-                        () = lead() => {}
+                        () = reign() => {}
                         () = lock.lost() => tracing::warn!(prefix, "leadership lost"),
                         () = cancel.cancelled() => {}
                     }
@@ -43,7 +43,7 @@ impl EtcdBackend {
         };
         while !cancel.is_cancelled() {
             let led = tokio::select! {
-                led = campaign(&mut lead) => led,
+                led = campaign(&mut reign) => led,
                 // Campaigning only: who leads sees the cancellation there, and resigns.
                 () = async { cancel.cancelled().await; sleep(Duration::from_secs(5)).await } => return,
             };

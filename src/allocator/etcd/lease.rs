@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::lease_book::{Due, LeaseBook, LeaseId, LeaseTerms, LeasedKey};
@@ -13,6 +13,9 @@ use crate::kvstore::{Backoff, SessionError};
 
 /// A lease that lived for less does not count as a success: leases that die at once are not asked for in a hot loop (G2).
 const STEADY: Duration = Duration::from_secs(10);
+
+/// Longest wait for a grant: a store that cannot grant cannot write either.
+const GRANT_WAIT: Duration = Duration::from_secs(10);
 
 /// Leases of one kind; cheap to clone. [`Self::run`] must run for anything to be granted.
 #[derive(Clone, Debug)]
@@ -30,6 +33,8 @@ struct Shared {
     losses: watch::Sender<u64>,
     /// Keys that their owner could not delete, with what their leases know them by.
     abandoned: Mutex<Vec<(LeasedKey, String)>>,
+    /// Nothing is granted or renewed any more.
+    ended: CancellationToken,
 }
 
 impl Leases {
@@ -43,25 +48,41 @@ impl Leases {
             grants: watch::Sender::new(0),
             losses: watch::Sender::new(0),
             abandoned: Mutex::default(),
+            ended: CancellationToken::new(),
         }))
     }
 
-    /// The lease that a key is to hang on. Waits for a grant where none has room; the caller bounds the wait.
-    pub async fn attach(&self, key: &LeasedKey) -> LeaseId {
-        loop {
+    /// The lease that a key is to hang on. Waits for a grant where none has room.
+    ///
+    /// # Errors
+    /// None is granted in time, or none is kept any more.
+    pub async fn attach(&self, key: &LeasedKey) -> Result<LeaseId, SessionError> {
+        let attached = async {
             let mut grants = self.0.grants.subscribe();
-            let (lease, short) = {
-                let mut book = self.book();
-                (book.attach(key), book.is_short())
-            };
-            if short {
-                self.0.work.notify_one();
+            loop {
+                let (lease, short) = {
+                    let mut book = self.book();
+                    (book.attach(key), book.is_short())
+                };
+                if short {
+                    self.0.work.notify_one();
+                }
+                match lease {
+                    Some(lease) => return Ok(lease),
+                    None if self.0.ended.is_cancelled() => {
+                        return Err(SessionError::Unavailable("leases are not kept any more".to_owned()));
+                    }
+                    // The sender lives as long as `self`.
+                    None => tokio::select! {
+                        _ = grants.changed() => {}
+                        () = self.0.ended.cancelled() => {}
+                    },
+                }
             }
-            match lease {
-                Some(lease) => return lease,
-                // The sender lives as long as `self`.
-                None => drop(grants.changed().await),
-            }
+        };
+        match timeout(GRANT_WAIT, attached).await {
+            Ok(result) => result,
+            Err(_) => Err(SessionError::Deadline("the grant of a lease")),
         }
     }
 
@@ -130,6 +151,7 @@ impl Leases {
 
     /// Grants, renews and gives back until cancelled. What is held then stays in the store for its time to live.
     pub async fn run(self, cancel: CancellationToken) {
+        let _ended = self.0.ended.clone().drop_guard();
         cancel.run_until_cancelled(self.work()).await;
     }
 

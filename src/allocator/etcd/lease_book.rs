@@ -23,7 +23,7 @@ pub struct LeaseTerms {
 
 impl LeaseTerms {
     /// For references: WIRE.md, "Constants that others expect".
-    pub const REFERENCES: Self = Self { ttl: Duration::from_secs(15 * 60), max_keys: 1000 };
+    pub const REFERENCES: Self = Self { ttl: Duration::from_mins(15), max_keys: 1000 };
     /// For locks.
     pub const LOCKS: Self = Self { ttl: Duration::from_secs(25), max_keys: 10_000 };
 }
@@ -232,7 +232,7 @@ fn renew_at(from: Instant, ttl: Duration) -> Instant {
 mod tests {
     use super::*;
 
-    const TERMS: LeaseTerms = LeaseTerms { ttl: Duration::from_secs(900), max_keys: 10 };
+    const TERMS: LeaseTerms = LeaseTerms { ttl: Duration::from_mins(15), max_keys: 10 };
 
     fn key(n: usize) -> LeasedKey {
         format!("k{n}").into()
@@ -301,9 +301,9 @@ mod tests {
         let start = Instant::now();
         let mut book = book_with(1..2, start);
         book.attach(&key(0));
-        book.renewed(1, start + Duration::from_secs(300));
+        book.renewed(1, start + Duration::from_mins(5));
         assert_eq!(book.due(start + Duration::from_secs(1199)), [Due::Renew(1)]);
-        assert_eq!(book.due(start + Duration::from_secs(1200)), [Due::Expired(1)]);
+        assert_eq!(book.due(start + Duration::from_mins(20)), [Due::Expired(1)]);
     }
 
     #[test]

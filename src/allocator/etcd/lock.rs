@@ -66,7 +66,7 @@ impl EtcdLock {
     async fn enqueue(prefix: &str, leases: &Leases, store: &Store) -> Result<Self, SessionError> {
         // The key's name holds the lease, so the lease is chosen by the prefix, which is one lock of ours at a time.
         let handle: LeasedKey = Arc::from(prefix);
-        let lease = leases.attach(&handle).await;
+        let lease = leases.attach(&handle).await?;
         let key = format!("{prefix}{lease:x}");
         let mut held = Held { key: handle, lease, leases: leases.clone(), store: store.clone(), armed: true };
         let txn = Txn {

@@ -49,7 +49,7 @@ impl Default for EtcdTerms {
         Self {
             references: LeaseTerms::REFERENCES,
             locks: LeaseTerms::LOCKS,
-            lock_wait: Duration::from_secs(60),
+            lock_wait: Duration::from_mins(1),
             fast_path: true,
         }
     }

@@ -15,7 +15,7 @@ use crate::kvstore::SessionError;
 /// Where the heartbeat is.
 const HEARTBEAT: &str = "cilium/.heartbeat";
 /// How often it is rewritten; readers think it lost after 120 s.
-const BEAT: Duration = Duration::from_secs(60);
+const BEAT: Duration = Duration::from_mins(1);
 /// How soon a failed write is tried again.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -85,7 +85,7 @@ impl Presence {
         let now = SystemTime::now();
         for (key, value) in self.entries(now) {
             let leased: LeasedKey = key.as_str().into();
-            let lease = leases.attach(&leased).await;
+            let lease = leases.attach(&leased).await?;
             let found = store.get(&key).await?;
             // The canary's time is that of its first writing; its presence is what counts.
             let same = |entry: &crate::kvstore::KeyValue| {
@@ -95,7 +95,7 @@ impl Presence {
                 put(store, leases, &key, value, lease).await?;
             }
         }
-        let lease = leases.attach(&HEARTBEAT.into()).await;
+        let lease = leases.attach(&HEARTBEAT.into()).await?;
         put(store, leases, HEARTBEAT, rfc3339(now), lease).await
     }
 }

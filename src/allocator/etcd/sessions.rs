@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -58,12 +59,21 @@ impl Sessions {
     /// # Errors
     /// There is none.
     pub async fn current(&self, patience: Duration) -> Result<Session, SessionError> {
-        if let Some(session) = &*self.0.borrow() {
-            return Ok(session.clone());
+        // One that is over may still be here for a moment: whoever saw its end must not be given it again at once.
+        let live = |session: &Option<Session>| {
+            session.as_ref().is_some_and(|session| session.closed().now_or_never().is_none())
+        };
+        {
+            let session = self.0.borrow();
+            if live(&session)
+                && let Some(session) = &*session
+            {
+                return Ok(session.clone());
+            }
         }
         let mut sessions = self.0.clone();
         let none = || SessionError::ConnectionLost("there is no connection".to_owned());
-        match timeout(patience, sessions.wait_for(Option::is_some)).await {
+        match timeout(patience, sessions.wait_for(live)).await {
             Ok(Ok(session)) => session.clone().ok_or_else(none),
             Ok(Err(_)) | Err(_) => Err(none()),
         }

@@ -20,7 +20,7 @@ impl EtcdBackend {
         make: impl Fn(LeaseId) -> Txn + Send,
     ) -> Result<TxnAnswer, SessionError> {
         loop {
-            let lease = self.0.references.attach(slave).await;
+            let lease = self.0.references.attach(slave).await?;
             match self.0.store.txn(make(lease)).await {
                 Err(SessionError::LeaseNotFound) => {
                     // The others on it are told; this one is being written right here.
