@@ -207,6 +207,9 @@ pub trait Backend: Send + Sync + 'static {
     /// Whether, as far as is known, our reference to these labels is kept in the store.
     fn keeps_reference(&self, key: &Key) -> bool;
 
+    /// How many leases, or what the store has in their place, references of ours hang on, and how many references.
+    fn leases(&self) -> (usize, usize);
+
     /// Deletes all references of this process at once, for a shutdown that is to leave none.
     fn release_all(&self) -> impl Future<Output = Result<(), AllocError>> + Send;
 }

@@ -176,6 +176,7 @@ impl<B: Backend> Allocator<B> {
         let in_use = state.local.users_of(key) > 0;
         self.0.metrics.pool(&state.pool);
         drop(state);
+        self.0.metrics.leases(self.0.backend.leases());
         match counted {
             Ok((obtained, first)) => {
                 if let (true, Some(revision)) = (in_use, obtained.revision) {

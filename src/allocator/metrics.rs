@@ -114,7 +114,7 @@ impl AllocatorMetrics {
     }
 
     /// Leases and what hangs on them.
-    pub fn leases(&self, leases: usize, keys: usize) {
+    pub(super) fn leases(&self, (leases, keys): (usize, usize)) {
         self.leases.set(i64::try_from(leases).unwrap_or(i64::MAX));
         self.leased_keys.set(i64::try_from(keys).unwrap_or(i64::MAX));
     }

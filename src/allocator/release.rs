@@ -52,6 +52,7 @@ impl<B: Backend> Allocator<B> {
                 match self.0.backend.release(number, &key).await {
                     Ok(()) => {
                         self.0.state().local.forget(&key);
+                        self.0.metrics.leases(self.0.backend.leases());
                         return;
                     }
                     Err(error) => tracing::debug!(%key, %error, "reference not deleted yet"),

@@ -148,6 +148,10 @@ impl Backend for Flaky {
         self.backend.keeps_reference(key)
     }
 
+    fn leases(&self) -> (usize, usize) {
+        self.backend.leases()
+    }
+
     async fn release_all(&self) -> Result<(), AllocError> {
         self.backend.release_all().await
     }

@@ -4,6 +4,7 @@ mod basics;
 mod chaos;
 mod cilium;
 mod collect;
+mod command;
 mod contest;
 mod faults;
 mod flaky;

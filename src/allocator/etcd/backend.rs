@@ -122,6 +122,10 @@ impl Backend for EtcdBackend {
         self.0.paths.slave(key).is_ok_and(|slave| self.0.references.lease_of(&slave).is_some())
     }
 
+    fn leases(&self) -> (usize, usize) {
+        self.0.references.counts()
+    }
+
     async fn release_all(&self) -> Result<(), AllocError> {
         self.0.references.revoke_all().await.map_err(Into::into)
     }
