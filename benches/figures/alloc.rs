@@ -1,4 +1,5 @@
 //! New numbers a second, with 1 and 16 callers, beside plain puts of the same bytes to the same etcd in the same run.
+#![allow(clippy::expect_used, reason = "a bench that cannot go on ends there")]
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -84,8 +84,8 @@ impl Presence {
     async fn write(&self, store: &Store, leases: &Leases) -> Result<(), SessionError> {
         let now = SystemTime::now();
         for (key, value) in self.entries(now) {
-            let leased: LeasedKey = key.as_str().into();
-            let lease = leases.attach(&leased).await?;
+            let handle: LeasedKey = key.as_str().into();
+            let lease = leases.attach(&handle).await?;
             let found = store.get(&key).await?;
             // The canary's time is that of its first writing; its presence is what counts.
             let same = |entry: &crate::kvstore::KeyValue| {
