@@ -67,7 +67,8 @@ impl<B: Backend> Allocator<B> {
             }
         }
         self.0.metrics.fast_path(false);
-        self.attempt_with_lock(key, kept, tried).await
+        // Boxed: it is large and rare, and flights are many.
+        Box::pin(self.attempt_with_lock(key, kept, tried)).await
     }
 
     /// A new number, without a lock.

@@ -1,9 +1,12 @@
 //! Allocating: callers of one label set share one flight to the store.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep};
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::backend::Backend;
 use super::service::{Allocator, Inner, within};
@@ -38,6 +41,12 @@ pub(super) struct Flight {
     changed: Arc<Notify>,
 }
 
+impl Flight {
+    fn new() -> Self {
+        Self { waiters: Vec::new(), changed: Arc::new(Notify::new()) }
+    }
+}
+
 /// A use that has been counted and not been taken delivery of. If its caller is gone, dropping it gives the use back.
 struct Counted {
     allocation: Allocation,
@@ -55,6 +64,39 @@ impl Drop for Counted {
     fn drop(&mut self) {
         if let Some(give_back) = self.give_back.take() {
             give_back();
+        }
+    }
+}
+
+/// The caller who finds no flight leads one: it runs within the caller's own future, which spares two changes of thread. If
+/// that future is dropped, the flight goes on as a task of its own.
+struct Leading {
+    flight: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    tasks: TaskTracker,
+    /// The tracker waits for this flight too.
+    _token: TaskTrackerToken,
+}
+
+impl Leading {
+    fn new(tasks: &TaskTracker, flight: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self { flight: Some(Box::pin(flight)), tasks: tasks.clone(), _token: tasks.token() }
+    }
+
+    async fn fly(&mut self) {
+        if let Some(flight) = &mut self.flight {
+            flight.await;
+            self.flight = None;
+        }
+    }
+}
+
+impl Drop for Leading {
+    fn drop(&mut self) {
+        if let Some(flight) = self.flight.take() {
+            // Without a runtime nothing can go on: what was written then ends with its lease.
+            if tokio::runtime::Handle::try_current().is_ok() {
+                self.tasks.spawn(flight);
+            }
         }
     }
 }
@@ -83,7 +125,7 @@ impl<B: Backend> Allocator<B> {
 
     async fn allocate_untimed(&self, key: &Key, deadline: Instant) -> Result<Allocation, AllocError> {
         self.first_list(deadline).await?;
-        let (landed, leaving) = {
+        let (mut landed, leaving, leading) = {
             let mut state = self.0.state();
             if let Some(number) = state.local.use_verified(key) {
                 return Ok(Allocation { number, is_new: false, first_use: false });
@@ -92,24 +134,33 @@ impl<B: Backend> Allocator<B> {
                 return Err(AllocError::ShuttingDown);
             }
             let (waiter, landed) = oneshot::channel();
-            let flight = state.flights.entry(key.clone()).or_insert_with(|| {
-                self.0.tasks.spawn(Self::fly(self.clone(), key.clone()));
-                Flight { waiters: Vec::new(), changed: Arc::new(Notify::new()) }
-            });
+            let leads = !state.flights.contains_key(key);
+            let flight = state.flights.entry(key.clone()).or_insert_with(Flight::new);
             flight.waiters.push(waiter);
             flight.changed.notify_one();
-            (landed, Leaving(Arc::clone(&flight.changed)))
+            let leading = leads.then(|| Leading::new(&self.0.tasks, Self::fly(self.clone(), key.clone())));
+            (landed, Leaving(Arc::clone(&flight.changed)), leading)
         };
         // Dropped after the channel's end in the future below: when the flight looks, it is closed.
         let _leaving = leaving;
-        match within(deadline, "allocating", landed).await? {
+        let flown = async move {
+            if let Some(mut leading) = leading {
+                tokio::select! {
+                    biased;
+                    landed = &mut landed => return landed,
+                    () = leading.fly() => {}
+                }
+            }
+            landed.await
+        };
+        match within(deadline, "allocating", flown).await? {
             Ok(result) => result.map(Counted::take),
-            // The flight's task was dropped with the runtime.
+            // The flight was dropped with the runtime.
             Err(_) => Err(AllocError::ShuttingDown),
         }
     }
 
-    /// A flight's task: gets the number and hands it out, all within the label set's lane.
+    /// A flight: gets the number and hands it out, all within the label set's lane.
     async fn fly(self, key: Key) {
         let _lane = self.0.lanes.enter(&key).await;
         let mut tried = Vec::new();

@@ -139,8 +139,9 @@ impl<B: Backend> Allocator<B> {
     pub async fn run(&self, cancel: CancellationToken) {
         tokio::select! {
             () = cancel.cancelled() => {}
-            () = self.keep_in_step() => {}
-            () = self.rewrite_after_losses() => {}
+            // Boxed: both are large, and live as long as the gateway.
+            () = Box::pin(self.keep_in_step()) => {}
+            () = Box::pin(self.rewrite_after_losses()) => {}
         }
         self.0.cancel.cancel();
         self.0.tasks.close();

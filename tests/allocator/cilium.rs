@@ -45,7 +45,7 @@ impl Agent {
         let mut renewals = client.lease_client();
         tokio::spawn(async move {
             while renewals.keep_alive(lease).await.is_ok() {
-                tokio::time::sleep(Duration::from_secs(60)).await;
+                tokio::time::sleep(Duration::from_mins(1)).await;
             }
         });
         Self { client, node: node.to_owned(), lease, numbers, cache: Mutex::default() }

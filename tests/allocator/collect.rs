@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use meshgate::allocator::backend::{Backend, Removal};
-use meshgate::allocator::{GcSettings, IdentityGc, LockGc, NumberRange};
+use meshgate::allocator::{GcSettings, IdentityGc, LockGc, Masters, NumberRange};
 use tokio_util::sync::CancellationToken;
 
 use super::cilium::{Agent, jitter};
@@ -46,6 +46,7 @@ async fn a04_a_record_that_is_taken_into_use_between_look_and_delete_stays() {
     a.release(&numbered(1)).await.unwrap();
     let unused = a.etcd.unused(a.etcd.masters().await.unwrap()).await.unwrap();
     assert_eq!(unused.len(), 1);
+    eventually("b knows the record", SOON, || async { !b.table.numbers_of(&numbered(1)).is_empty() }).await;
     // The collector has judged; now somebody takes the labels up again.
     assert_eq!(b.allocate(&numbered(1)).await.unwrap().number, number);
     assert_eq!(a.etcd.remove_unused(&unused[0]).await.unwrap(), Removal::InUse);

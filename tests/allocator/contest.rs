@@ -1,6 +1,7 @@
 //! Writers that take locks as Cilium does, and our transactions that take none, fight over the same label sets.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use etcd_client::{Client, EventType, WatchOptions};
 use futures_util::future::join_all;
@@ -74,9 +75,13 @@ async fn fight(client: Client, ours: &[Node], agents: &[Agent], arena: usize, ro
     let labels: Key = numbered(arena);
     let (mut won, mut lost) = (0, 0);
     for round in 0..rounds {
+        if arena == 0 && round % 500 == 499 {
+            println!("{} rounds", (round + 1) * ARENAS);
+        }
         let fast = join_all(ours.iter().map(|node| async {
             jitter().await;
-            let allocation = node.allocate(&labels).await.unwrap();
+            let patience = Instant::now() + Duration::from_mins(2);
+            let allocation = node.allocator.allocate(&labels, patience).await.unwrap();
             (allocation.number.get(), allocation.is_new)
         }));
         let slow = join_all(agents.iter().map(|agent| async {
@@ -94,7 +99,9 @@ async fn fight(client: Client, ours: &[Node], agents: &[Agent], arena: usize, ro
         // Two times in three the record is collected, else the next round finds it without references.
         if fastrand::u8(..3) > 0 {
             client.kv_client().delete(format!("{BASE}/id/{number}"), None).await.unwrap();
-            agents.iter().for_each(|agent| agent.forget(labels.as_str()));
+            for agent in agents {
+                agent.forget(labels.as_str());
+            }
         }
     }
     (won, lost)

@@ -113,7 +113,7 @@ impl Backend for Flaky {
     }
 
     async fn lock(&self, key: &Key, deadline: Instant) -> Result<EtcdLock, AllocError> {
-        self.through("lock", self.backend.lock(key, deadline)).await
+        self.through("lock", Box::pin(self.backend.lock(key, deadline))).await
     }
 
     async fn masters(&self) -> Result<Vec<MasterRecord>, AllocError> {

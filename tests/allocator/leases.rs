@@ -82,7 +82,9 @@ async fn g04_the_loss_of_a_lease_touches_only_what_hangs_on_it() {
     }
     let before = references(&client).await;
     let mut on_lease: BTreeMap<i64, usize> = BTreeMap::new();
-    before.values().for_each(|(lease, _)| *on_lease.entry(*lease).or_default() += 1);
+    for (lease, _) in before.values() {
+        *on_lease.entry(*lease).or_default() += 1;
+    }
     assert!(on_lease.len() >= 5 && on_lease.values().all(|&keys| keys <= 100), "{on_lease:?}");
     let (&lost, _) = on_lease.iter().next().unwrap();
     client.lease_client().revoke(lost).await.unwrap();

@@ -97,6 +97,7 @@ impl Node<EtcdBackend> {
 
 impl<B: Backend> Node<B> {
     /// With what `wrap` makes of the backend.
+    #[expect(clippy::unused_async, reason = "what it spawns needs the runtime that only an async caller has")]
     pub async fn start_on(etcd: &impl Reach, name: &str, setup: Setup, wrap: impl FnOnce(EtcdBackend) -> B) -> Self {
         let numbers = NumberRange::new(setup.numbers.0, setup.numbers.1, 0).unwrap();
         let timing = Timing {
@@ -121,7 +122,7 @@ impl<B: Backend> Node<B> {
         // Outlives the rest, so that a shutdown can still say goodbye.
         let connection = CancellationToken::new();
         keepers.spawn(keeper.run(connection));
-        tasks.spawn(etcd.clone().run(cancel.clone()));
+        tasks.spawn(Box::pin(etcd.clone().run(cancel.clone())));
         let (running, stop) = (allocator.clone(), cancel.clone());
         tasks.spawn(async move { running.run(stop).await });
         if setup.follow {
@@ -131,7 +132,7 @@ impl<B: Backend> Node<B> {
                 stop.run_until_cancelled(follower).await;
             });
         }
-        Self { allocator, etcd, table, metrics, cancel, tasks, keepers: keepers }
+        Self { allocator, etcd, table, metrics, cancel, tasks, keepers }
     }
 
     pub async fn allocate(&self, key: &Key) -> Result<Allocation, AllocError> {
@@ -183,9 +184,15 @@ async fn follow<B: Backend>(sessions: Sessions, allocator: Allocator<B>, table: 
                 Ok(Step::Events(events, _)) => {
                     for event in events {
                         match event {
-                            Event::Put(entry) => put(&entry).into_iter().for_each(|number| allocator.appeared(number)),
+                            Event::Put(entry) => {
+                                if let Some(number) = put(&entry) {
+                                    allocator.appeared(number);
+                                }
+                            }
                             Event::Delete { key, mod_revision } => {
-                                number(&key).into_iter().for_each(|number| remove(number, mod_revision));
+                                if let Some(number) = number(&key) {
+                                    remove(number, mod_revision);
+                                }
                             }
                         }
                     }

@@ -56,7 +56,7 @@ impl EtcdLock {
                 }
             }
         };
-        match timeout_at(deadline, acquire).await {
+        match timeout_at(deadline, Box::pin(acquire)).await {
             Ok(result) => result,
             Err(_) => Err(AllocError::Deadline("waiting for the lock on the label set")),
         }

@@ -106,6 +106,7 @@ impl EtcdBackend {
     /// Keeps the leases until cancelled; they end by themselves after that.
     pub async fn run(self, cancel: CancellationToken) {
         let (references, locks) = (self.0.references.clone(), self.0.locks.clone());
-        tokio::join!(references.run(cancel.clone()), locks.run(cancel));
+        // Boxed: both are large, and live as long as the gateway.
+        tokio::join!(Box::pin(references.run(cancel.clone())), Box::pin(locks.run(cancel)));
     }
 }

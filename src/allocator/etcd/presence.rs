@@ -76,8 +76,9 @@ impl Presence {
             }
         };
         tokio::select! {
-            () = leases.clone().run(cancel) => {}
-            () = writing => {}
+            // Boxed: both are large, and live as long as the gateway.
+            () = Box::pin(leases.clone().run(cancel)) => {}
+            () = Box::pin(writing) => {}
         }
     }
 
