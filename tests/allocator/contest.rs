@@ -80,7 +80,7 @@ async fn fight(client: Client, ours: &[Node], agents: &[Agent], arena: usize, ro
         }
         let fast = join_all(ours.iter().map(|node| async {
             jitter().await;
-            let patience = Instant::now() + Duration::from_mins(2);
+            let patience = Instant::now() + Duration::from_mins(10);
             let allocation = node.allocator.allocate(&labels, patience).await.unwrap();
             (allocation.number.get(), allocation.is_new)
         }));
@@ -110,6 +110,10 @@ async fn fight(client: Client, ours: &[Node], agents: &[Agent], arena: usize, ro
 /// Rounds from `MESHGATE_CONTEST_ROUNDS`; the proof is 100,000.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a02_lock_takers_and_fast_writers_never_disagree() {
+    if let Ok(filter) = std::env::var("MESHGATE_LOG") {
+        let filter = tracing_subscriber::EnvFilter::new(filter);
+        let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    }
     let rounds: usize = std::env::var("MESHGATE_CONTEST_ROUNDS").map_or(2_000, |text| text.parse().unwrap());
     let etcd = etcd().await;
     let client = etcd.client();
