@@ -52,8 +52,8 @@ impl EtcdBackend {
                 when: vec![
                     Compare::NoneBelow(locks.clone()),
                     Compare::NoneBelow(slaves.clone()),
+                    // Nor does a collector hold a lock on a number that is not there.
                     Compare::Absent(master.clone()),
-                    Compare::NoneBelow(paths.gc_locks(number)),
                 ],
                 then: vec![
                     Op::Put { key: master.clone(), value: key.as_str().into(), lease: 0 },
