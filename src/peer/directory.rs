@@ -219,11 +219,15 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 fn peer_file(path: &Path, contents: &[u8]) -> PeerFile {
     let mut fingerprint = Fingerprint::default();
     fingerprint.add(contents);
-    let config = EtcdConfig::from_yaml_file(path).map_err(|error| Failure {
-        reason: "file-malformed",
-        message: error.to_string(),
-        hint: "compare it with the file that `cilium clustermesh connect` writes for another cluster".into(),
-    });
+    // From these very bytes: the file may be another one by now.
+    let text = std::str::from_utf8(contents).map_err(|error| error.to_string());
+    let config = text
+        .and_then(|text| EtcdConfig::from_yaml_str(text, path.parent().unwrap_or(Path::new("."))))
+        .map_err(|problem| Failure {
+            reason: "file-malformed",
+            message: format!("{} {problem}", path.display()),
+            hint: "compare it with the file that `cilium clustermesh connect` writes for another cluster".into(),
+        });
     if let Ok(config) = &config {
         for named in [&config.trusted_ca_file, &config.cert_file, &config.key_file].into_iter().flatten() {
             match read(named) {
