@@ -3,8 +3,11 @@
 #![allow(clippy::disallowed_methods, reason = "tests of whole processes have no runtime whose clock they could read")]
 
 mod allocator;
+mod api;
+mod demo;
 mod devkit;
 mod gateway;
 mod identity;
+mod kvstore;
 mod peer;
 mod support;

@@ -1,12 +1,13 @@
 //! New numbers a second, with 1 and 16 callers, beside plain puts of the same bytes to the same etcd in the same run.
-#![allow(clippy::expect_used, reason = "a bench that cannot go on ends there")]
-
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::Client;
 use meshgate::allocator::etcd::{EtcdBackend, EtcdTerms, SessionKeeper, Store};
-use meshgate::allocator::{Allocator, AllocatorMetrics, AllocatorSettings, Key, MasterTable, NumberRange, Paths};
+use meshgate::allocator::{
+    AllocError, Allocator, AllocatorMetrics, AllocatorSettings, Key, MasterTable, NumberRange, Paths,
+};
 use meshgate::devkit::{EtcdOptions, EtcdServer};
 use meshgate::kvstore::Timing;
 use tokio::task::JoinSet;
@@ -15,25 +16,25 @@ use tokio_util::sync::CancellationToken;
 
 use crate::report::{Against, Report, Runs};
 
+type Failure = Box<dyn Error + Send + Sync>;
+
 const RUNS: usize = 5;
 /// Writes of a run, by callers.
 const WRITES: [(usize, usize); 2] = [(1, 1_500), (16, 6_000)];
 /// What a real Cilium reaches on this kind of machine: the middle of what `golden/numbers` in the issue says.
 const CILIUM: [f64; 2] = [238.0, 330.0];
 
-pub fn run(report: &mut Report) {
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
-    runtime.block_on(measure(report));
+pub async fn run(report: &mut Report) -> Result<(), Box<dyn Error>> {
+    measure(report).await.map_err(|error| -> Box<dyn Error> { error })
 }
 
-async fn measure(report: &mut Report) {
-    let etcd = EtcdServer::start(EtcdOptions::plain("bench")).await.expect("etcd is installed");
+async fn measure(report: &mut Report) -> Result<(), Failure> {
+    let etcd = EtcdServer::start(EtcdOptions::plain("bench")).await?;
     let client = etcd.client();
-    let range = NumberRange::new(5 << 16, (6 << 16) - 1, 0).expect("a range");
+    let range = NumberRange::new(5 << 16, (6 << 16) - 1, 0)?;
     let (keeper, sessions) = SessionKeeper::new(etcd.config(), Timing::default());
     let store = Store::new(sessions, Duration::from_secs(5));
-    let paths = Paths::new("cilium/state/identities/v1", "10.1.0.11").expect("a path");
+    let paths = Paths::new("cilium/state/identities/v1", "10.1.0.11")?;
     let backend = EtcdBackend::new(store, paths, range, EtcdTerms::default());
     let allocator = Allocator::new(
         backend.clone(),
@@ -55,8 +56,8 @@ async fn measure(report: &mut Report) {
     for ((callers, writes), cilium) in WRITES.into_iter().zip(CILIUM) {
         let (mut puts, mut news) = (Vec::new(), Vec::new());
         for _ in 0..RUNS {
-            puts.push(plain_puts(&client, callers, next, writes).await);
-            news.push(allocations(&allocator, callers, next, writes).await);
+            puts.push(plain_puts(&client, callers, next, writes).await?);
+            news.push(allocations(&allocator, callers, next, writes).await?);
             next += writes;
         }
         let puts = Runs::new(puts);
@@ -71,35 +72,44 @@ async fn measure(report: &mut Report) {
     }
     cancel.cancel();
     while tasks.join_next().await.is_some() {}
+    Ok(())
 }
 
 /// About as long as those of a real cluster.
-fn labels(n: usize) -> Key {
+fn labels(n: usize) -> Result<Key, AllocError> {
     let text = format!(
         "k8s:app=frontend-{n};k8s:app.kubernetes.io/name=frontend;k8s:app.kubernetes.io/version=1.2.3;\
          k8s:io.cilium.k8s.namespace.labels.kubernetes.io/metadata.name=shop;k8s:io.cilium.k8s.policy.cluster=cluster-a;\
          k8s:io.cilium.k8s.policy.serviceaccount=default;k8s:io.kubernetes.pod.namespace=shop;"
     );
-    Key::from_labels(meshgate::identity::labels_of(&text)).expect("valid labels")
+    Key::from_labels(meshgate::identity::labels_of(&text))
 }
 
-async fn plain_puts(client: &Client, callers: usize, first: usize, writes: usize) -> f64 {
+async fn plain_puts(client: &Client, callers: usize, first: usize, writes: usize) -> Result<f64, Failure> {
     let since = Instant::now();
     let mut tasks = JoinSet::new();
     for caller in 0..callers {
         let client = client.clone();
         tasks.spawn(async move {
             for n in (first..first + writes).skip(caller).step_by(callers) {
-                let value = labels(n).to_string();
-                client.kv_client().put(format!("plain/{n}"), value, None).await.expect("a put");
+                let value = labels(n)?.to_string();
+                client.kv_client().put(format!("plain/{n}"), value, None).await?;
             }
+            Ok::<(), Failure>(())
         });
     }
-    tasks.join_all().await;
-    writes as f64 / since.elapsed().as_secs_f64()
+    for ended in tasks.join_all().await {
+        ended?;
+    }
+    Ok(writes as f64 / since.elapsed().as_secs_f64())
 }
 
-async fn allocations(allocator: &Allocator<EtcdBackend>, callers: usize, first: usize, writes: usize) -> f64 {
+async fn allocations(
+    allocator: &Allocator<EtcdBackend>,
+    callers: usize,
+    first: usize,
+    writes: usize,
+) -> Result<f64, Failure> {
     let since = Instant::now();
     let mut tasks = JoinSet::new();
     for caller in 0..callers {
@@ -107,11 +117,15 @@ async fn allocations(allocator: &Allocator<EtcdBackend>, callers: usize, first: 
         tasks.spawn(async move {
             for n in (first..first + writes).skip(caller).step_by(callers) {
                 let deadline = Instant::now() + Duration::from_secs(30);
-                let allocation = allocator.allocate(&labels(n), deadline).await.expect("a number");
-                assert!(allocation.is_new);
+                if !allocator.allocate(&labels(n)?, deadline).await?.is_new {
+                    return Err(format!("the labels numbered {n} were there already").into());
+                }
             }
+            Ok::<(), Failure>(())
         });
     }
-    tasks.join_all().await;
-    writes as f64 / since.elapsed().as_secs_f64()
+    for ended in tasks.join_all().await {
+        ended?;
+    }
+    Ok(writes as f64 / since.elapsed().as_secs_f64())
 }

@@ -47,7 +47,8 @@ impl Report {
 
     pub fn figure(&mut self, name: &str, runs: &Runs, unit: &str, against: &Against<'_>) {
         let value = runs.median();
-        let ratio = against.floor.map(|floor| value / floor);
+        // Beside a floor of nothing there is no ratio.
+        let ratio = against.floor.filter(|floor| *floor > 0.0).map(|floor| value / floor);
         let show = |number: Option<f64>| number.map_or_else(|| "-".to_owned(), |number| format!("{number:.2}"));
         println!(
             "{name:<44} {value:>12.2} {unit:<6} {:>12} {:>7}  {}",

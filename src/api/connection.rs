@@ -26,6 +26,7 @@ use tower::Service as _;
 
 use super::PeerInfo;
 use super::server::Security;
+use crate::tls::{self, CertFacts, OtherSide};
 
 /// What every HTTP/2 client sends first.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -41,7 +42,7 @@ const MAX_HEADERS: u32 = 16 << 10;
 pub(super) enum HandshakeError {
     #[error("no TLS and HTTP/2 handshake within {0:?}")]
     Timeout(Duration),
-    #[error("TLS: {0}")]
+    #[error("TLS: {}", tls_words(.0))]
     Tls(#[source] io::Error),
     #[error("closed before the HTTP/2 preface: {0}")]
     Closed(#[source] io::Error),
@@ -52,7 +53,18 @@ pub(super) enum HandshakeError {
 impl HandshakeError {
     /// A client that comes and goes (a load balancer's probe) is not worth a warning.
     pub(super) fn is_mere_probe(&self) -> bool {
-        matches!(self, Self::Closed(_))
+        match self {
+            Self::Closed(_) => true,
+            Self::Tls(error) => error.kind() == io::ErrorKind::UnexpectedEof,
+            Self::Timeout(_) | Self::Protocol(_) => false,
+        }
+    }
+}
+
+fn tls_words(error: &io::Error) -> String {
+    match tls::explain(error, OtherSide::Client) {
+        Some(failure) => format!("{}; {}", failure.message, failure.hint),
+        None => error.to_string(),
     }
 }
 
@@ -92,7 +104,7 @@ pub(super) async fn serve(tcp: TcpStream, address: SocketAddr, shared: Shared) -
     match shared.security.clone() {
         Security::Plaintext => {
             if let Some(io) = shared.handshake(Prefaced::read(tcp)).await? {
-                http2(io, PeerInfo::plaintext(address), shared).await;
+                http2(io, PeerInfo::new(address, None), shared).await;
             }
         }
         Security::MutualTls(source) => {
@@ -102,10 +114,9 @@ pub(super) async fn serve(tcp: TcpStream, address: SocketAddr, shared: Shared) -
             };
             if let Some(io) = shared.handshake(handshake).await? {
                 let certificate = io.inner.get_ref().1.peer_certificates().and_then(<[_]>::first);
-                let peer = certificate.map_or_else(
-                    || PeerInfo::plaintext(address),
-                    |certificate| PeerInfo::of_certificate(address, certificate),
-                );
+                // What rustls has verified, this parser reads too; if not, the client has no name.
+                let facts = certificate.and_then(|certificate| CertFacts::from_der(certificate).ok());
+                let peer = PeerInfo::new(address, facts);
                 http2(io, peer, shared).await;
             }
         }

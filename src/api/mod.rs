@@ -13,7 +13,7 @@ mod subscribe;
 
 use tokio::sync::watch;
 
-pub use peer_info::{PeerInfo, San};
+pub use peer_info::PeerInfo;
 pub use server::{Security, ServeError, ServerOptions, TlsSource, serve};
 pub use subscribe::{FrameLimits, SubscribeOptions};
 
@@ -22,7 +22,13 @@ use crate::telemetry::{Metrics, StatusBoard};
 use crate::view::View;
 
 /// Types and services generated from `proto/meshgate/v1`.
-#[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated; its documentation is the proto's")]
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    clippy::allow_attributes_without_reason,
+    reason = "generated; its documentation is the proto's"
+)]
 pub mod pb {
     tonic::include_proto!("meshgate.v1");
     /// The descriptors of this package, for reflection.
@@ -40,6 +46,6 @@ pub struct Parts {
     pub status: StatusBoard,
     /// Everything that is counted.
     pub metrics: Metrics,
-    /// Whether traffic may come: the health service says so, and AllSynced waits for it.
+    /// Whether traffic may come: the health service says so, and `AllSynced` waits for it.
     pub ready: watch::Receiver<bool>,
 }

@@ -173,20 +173,13 @@ async fn accept(
     let log = Arc::new(LogLimiter::new(1, LOG_INTERVAL));
     loop {
         let accepted = async {
-            let permit = match Arc::clone(&permits).try_acquire_owned() {
-                Ok(permit) => permit,
-                Err(_) => {
-                    if let Some(suppressed) = log.allow("full") {
-                        tracing::warn!(
-                            max_connections,
-                            suppressed,
-                            "as many connections as allowed; the next ones wait"
-                        );
-                    }
-                    // The semaphore is never closed.
-                    Arc::clone(&permits).acquire_owned().await.ok()?
-                }
-            };
+            if permits.available_permits() == 0
+                && let Some(suppressed) = log.allow("full")
+            {
+                tracing::warn!(max_connections, suppressed, "as many connections as allowed; the next ones wait");
+            }
+            // The semaphore is never closed.
+            let permit = Arc::clone(&permits).acquire_owned().await.ok()?;
             Some((listener.accept().await, permit))
         };
         tokio::select! {

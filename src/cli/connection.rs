@@ -12,7 +12,7 @@ use crate::client::{ClientOptions, ClientSecurity};
 #[command(next_help_heading = "Gateway")]
 pub(super) struct Connection {
     /// Address of the gateway's gRPC API
-    #[arg(long, env = "MESHGATE_ADDRESS", value_name = "HOST:PORT", default_value = "127.0.0.1:4240")]
+    #[arg(long, env = "MESHGATE_ADDRESS", value_name = "HOST:PORT", default_value = "127.0.0.1:4280")]
     address: String,
     /// CAs of the gateway's certificate, PEM
     #[arg(long, env = "MESHGATE_CA", value_name = "FILE")]

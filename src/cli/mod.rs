@@ -3,6 +3,7 @@
 mod certs;
 mod clusters;
 mod connection;
+mod demo;
 mod gc;
 mod identity;
 mod output;
@@ -37,6 +38,8 @@ enum Command {
     Gc(gc::Args),
     /// Makes development certificates.
     Certs(certs::Args),
+    /// Starts three clusters on this machine and shows the mesh live.
+    Demo(demo::Args),
 }
 
 /// Something failed, in the world or in us.
@@ -54,6 +57,7 @@ pub fn main() -> ExitCode {
         Command::Clusters(args) => clusters::run(&args),
         Command::Gc(args) => gc::run(args),
         Command::Certs(args) => certs::run(&args),
+        Command::Demo(args) => demo::run(&args),
     }
 }
 

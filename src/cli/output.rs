@@ -118,8 +118,7 @@ pub(super) fn rfc3339(time: prost_types::Timestamp) -> Option<String> {
 pub(super) fn age(time: prost_types::Timestamp, now: SystemTime) -> Option<String> {
     let age = now.duration_since(moment(time)?).unwrap_or_default();
     let unit = match age.as_secs() {
-        0..60 => 1,
-        60..3_600 => 1,
+        0..3_600 => 1,
         3_600..86_400 => 60,
         _ => 3_600,
     };

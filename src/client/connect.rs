@@ -1,16 +1,13 @@
 //! One connection to a gateway, over TLS by rustls or, on loopback, without.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::pem::{self, PemObject as _};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -20,6 +17,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::ClientError;
 use crate::api::pb::mesh_service_client::MeshServiceClient;
+use crate::tls::{ClientTls, ClientTlsFiles};
 
 /// The generated client on our channel.
 pub type MeshClient = MeshServiceClient<Channel>;
@@ -74,7 +72,9 @@ pub async fn connect(options: &ClientOptions) -> Result<MeshClient, ClientError>
         ClientSecurity::MutualTls { ca, cert, key, server_name } => {
             let name = server_name.as_deref().unwrap_or(host.trim_matches(['[', ']']));
             let name = ServerName::try_from(name.to_owned()).map_err(|_| invalid())?;
-            Some((TlsConnector::from(Arc::new(tls_config(ca, cert, key)?)), name))
+            let identity = Some((cert.clone(), key.clone()));
+            let files = ClientTlsFiles { ca: Some(ca.clone()), identity, skip_verify: false };
+            Some((TlsConnector::from(ClientTls::new(files).current()?.config), name))
         }
     };
     // The scheme is `http` also over TLS: tonic must not bring its own. The host is what requests name.
@@ -104,40 +104,12 @@ async fn dial(to: &str, tls: Option<(TlsConnector, ServerName<'static>)>) -> io:
     })
 }
 
-fn tls_config(ca: &Path, cert: &Path, key: &Path) -> Result<ClientConfig, ClientError> {
-    let mut roots = RootCertStore::empty();
-    for root in certificates(ca)? {
-        roots.add(root).map_err(|error| wrong(ca, format!("not a CA's certificate: {error}")))?;
-    }
-    let key_der = PrivateKeyDer::from_pem_file(key).map_err(|error| wrong(key, pem_problem("private key", &error)))?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| wrong(cert, error.to_string()))?
-        .with_root_certificates(roots)
-        .with_client_auth_cert(certificates(cert)?, key_der)
-        .map_err(|error| wrong(cert, format!("does not go with the key {}: {error}", key.display())))?;
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    Ok(config)
-}
-
-/// All certificates of a file; one without any is refused.
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ClientError> {
-    let problem = |error| wrong(path, pem_problem("certificate", &error));
-    let all: Vec<_> =
-        CertificateDer::pem_file_iter(path).map_err(problem)?.collect::<Result<_, _>>().map_err(problem)?;
-    if all.is_empty() { Err(problem(pem::Error::NoItemsFound)) } else { Ok(all) }
-}
-
-fn wrong(path: &Path, what: String) -> ClientError {
-    ClientError::File { path: path.to_owned(), what }
-}
-
-fn pem_problem(what: &str, error: &pem::Error) -> String {
-    match error {
-        pem::Error::Io(error) => format!("cannot be read: {error}"),
-        pem::Error::NoItemsFound => format!("has no {what}; give a PEM file with one"),
-        other => format!("is no PEM file with a {what}: {other}"),
+/// The HTTP/2 library keeps of an error its kind and its text only. A gateway that refuses our certificate says so when the
+/// handshake is done for us, so what it says is put into words before it gets there.
+fn explained(error: io::Error) -> io::Error {
+    match ClientError::tls_words(&error) {
+        Some(words) => io::Error::other(words),
+        None => error,
     }
 }
 
@@ -162,7 +134,7 @@ impl Io {
 
 impl AsyncRead for Io {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        self.inner().poll_read(cx, buf)
+        self.inner().poll_read(cx, buf).map_err(explained)
     }
 }
 

@@ -183,9 +183,9 @@ pub enum FoldError {
     },
 }
 
-/// Folds frames.
+/// Folds frames: the contract of a subscription without the connection.
 #[derive(Debug, Default)]
-pub(super) struct Fold {
+pub struct Fold {
     mesh: Mesh,
     /// Snapshots on their way.
     staged: BTreeMap<String, Cluster>,
@@ -197,22 +197,30 @@ pub(super) struct Fold {
 }
 
 impl Fold {
-    pub(super) fn new(numbers_only: bool) -> Self {
+    /// Knows nothing yet. With `numbers_only`, as the request had it, checksums mean nothing and are not compared.
+    #[must_use]
+    pub fn new(numbers_only: bool) -> Self {
         Self { numbers_only, ..Self::default() }
     }
 
-    pub(super) fn mesh(&self) -> &Mesh {
+    /// What is known: complete clusters only.
+    #[must_use]
+    pub fn mesh(&self) -> &Mesh {
         &self.mesh
     }
 
     /// A new stream: what was half-told is void, what was known stays.
-    pub(super) fn begin(&mut self) {
+    pub fn begin(&mut self) {
         self.staged.clear();
         self.parts.clear();
         self.confirmed.clear();
     }
 
-    pub(super) fn apply(&mut self, frame: Frame) -> Result<Vec<Update>, FoldError> {
+    /// Applies the next frame of a stream.
+    ///
+    /// # Errors
+    /// The frame contradicts the ones before. What is known is in doubt then, until a new stream has said it anew.
+    pub fn apply(&mut self, frame: Frame) -> Result<Vec<Update>, FoldError> {
         let one = |update| Ok(vec![update]);
         match frame {
             Frame::Hello(hello) => one(Update::Hello(hello)),

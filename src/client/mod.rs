@@ -7,6 +7,6 @@ mod subscription;
 mod trouble;
 
 pub use connect::{ClientOptions, ClientSecurity, MeshClient, connect};
-pub use fold::{Change, Cluster, Entry, FoldError, Mesh, Update};
+pub use fold::{Change, Cluster, Entry, Fold, FoldError, Mesh, Update};
 pub use subscription::{Event, Subscription};
 pub use trouble::ClientError;

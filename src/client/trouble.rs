@@ -2,28 +2,22 @@
 
 use std::error::Error;
 use std::io;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use rustls::CertificateError;
 use tonic::{Code, Status};
 
 use super::fold::FoldError;
+use crate::tls::{self, OtherSide, Refusal, TlsError, TlsFailure};
 
 /// Why a client got no (further) answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The address is not one.
-    #[error("address `{0}`: not HOST:PORT; write for example 127.0.0.1:4240")]
+    #[error("address `{0}`: not HOST:PORT; write for example 127.0.0.1:4280")]
     Address(String),
     /// A certificate or key file.
-    #[error("{}: {what}", .path.display())]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// What is wrong with it, and what to do.
-        what: String,
-    },
+    #[error("{0}; {hint}", hint = .0.hint())]
+    Files(#[from] TlsError),
     /// Nobody there, or nobody that we trust, or that trusts us.
     #[error("cannot reach the gateway at {address}: {what}{}", hint_text(.hint))]
     Connect {
@@ -55,7 +49,7 @@ impl ClientError {
     #[must_use]
     pub const fn is_usage(&self) -> bool {
         match self {
-            Self::Address(_) | Self::File { .. } => true,
+            Self::Address(_) | Self::Files(_) => true,
             Self::Refused { code, .. } => matches!(code, Code::InvalidArgument),
             Self::Connect { .. } | Self::Ended(_) | Self::Contradiction(_) => false,
         }
@@ -75,6 +69,12 @@ impl ClientError {
     pub(super) fn of_transport(address: &str, error: &(dyn Error + 'static)) -> Self {
         let (what, hint) = explain(error);
         Self::Connect { address: address.to_owned(), what, hint }
+    }
+
+    /// A TLS failure and what to do about it; `None` for any other error.
+    pub(super) fn tls_words(error: &(dyn Error + 'static)) -> Option<String> {
+        let failure = tls::explain(error, OtherSide::Server)?;
+        Some(format!("{}; {}", failure.message, tls_hint(&failure)))
     }
 
     pub(super) fn timeout(address: &str, after: Duration) -> Self {
@@ -116,23 +116,18 @@ pub(super) fn code_name(code: Code) -> &'static str {
 
 /// What the innermost cause says, and what to do about it.
 fn explain(error: &(dyn Error + 'static)) -> (String, &'static str) {
-    let mut innermost = error;
-    let mut next = Some(error);
-    while let Some(error) = next {
-        innermost = error;
-        // An I/O error that wraps another one names that one's cause as its own: the wrapped one is asked for by itself.
-        let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        next = wrapped.map(|wrapped| wrapped as &(dyn Error + 'static)).or_else(|| error.source());
+    if let Some(failure) = tls::explain(error, OtherSide::Server) {
+        return (failure.message.clone(), tls_hint(&failure));
     }
-    let hint = if let Some(error) = innermost.downcast_ref::<rustls::Error>() {
-        tls_hint(error)
-    } else if let Some(error) = innermost.downcast_ref::<io::Error>() {
-        io_hint(error)
-    } else {
-        "does it serve gRPC, and with TLS exactly if you ask for TLS?"
-    };
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    let hint = innermost.downcast_ref::<io::Error>().map_or(WRONG_PROTOCOL, io_hint);
     (innermost.to_string(), hint)
 }
+
+const WRONG_PROTOCOL: &str = "does it serve gRPC there, and with TLS exactly if you ask for TLS?";
 
 fn io_hint(error: &io::Error) -> &'static str {
     match error.kind() {
@@ -140,23 +135,22 @@ fn io_hint(error: &io::Error) -> &'static str {
         io::ErrorKind::UnexpectedEof
         | io::ErrorKind::ConnectionReset
         | io::ErrorKind::BrokenPipe
-        | io::ErrorKind::InvalidData => "does it serve gRPC, and with TLS exactly if you ask for TLS?",
+        | io::ErrorKind::InvalidData => WRONG_PROTOCOL,
         _ => "",
     }
 }
 
-fn tls_hint(error: &rustls::Error) -> &'static str {
-    match error {
-        rustls::Error::AlertReceived(_) => {
-            "it refuses our certificate: give one of a CA that it lets in (its --tls-client-ca), not expired"
+/// Advice in the words of our own flags, where the general one speaks of etcd's.
+fn tls_hint(failure: &TlsFailure) -> &'static str {
+    match (failure.refusal, failure.reason) {
+        (Refusal::TheyRefusedOurs, _) => {
+            "give --cert and --key of a CA that the gateway lets in (its --tls-client-ca), for clients and not expired"
         }
-        rustls::Error::InvalidCertificate(
-            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        ) => "its certificate names other hosts: use one of them, or --server-name",
-        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
-            "its certificate is of another CA than the one given with --ca"
+        (_, "we-refused-theirs-unknown-issuer" | "we-refused-theirs-bad-signature") => {
+            "--ca must be the CA that signed the gateway's certificate"
         }
-        rustls::Error::InvalidMessage(_) => "it does not speak TLS there: --plaintext, if that is meant",
-        _ => "",
+        (_, "we-refused-theirs-wrong-name") => "use one of its names in --address, or name it with --server-name",
+        (_, "not-tls") => "does the gateway serve in plain text? then --plaintext",
+        _ => failure.hint,
     }
 }

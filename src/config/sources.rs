@@ -113,8 +113,24 @@ impl Environment {
         self.0.get(&OsString::from(env_name(setting))).filter(|value| !value.is_empty())
     }
 
+    /// Slips of the finger. Other unknown variables are none of our business: Kubernetes makes some for every Service, and
+    /// one that is called `meshgate` has names that begin as ours do.
+    fn mistyped(&self) -> impl Iterator<Item = Problem> {
+        self.0.keys().filter_map(|variable| {
+            let variable = variable.to_str()?;
+            let name = variable.strip_prefix(super::ENV_PREFIX)?.to_lowercase().replace('_', "-");
+            let meant = did_you_mean(&name, ALL.map(|setting| setting.name).into_iter().chain([CONFIG]))?;
+            (meant != name).then(|| Problem {
+                place: variable.to_owned(),
+                what: "unknown variable".to_owned(),
+                advice: format!("did you mean `{}`?", env_name(meant)),
+            })
+        })
+    }
+
     pub(super) fn layer(&self, problems: &mut Vec<Problem>) -> Layer {
         let mut layer = Layer::new();
+        problems.extend(self.mistyped());
         for setting in ALL {
             let Some(value) = self.get(setting.name) else { continue };
             let Some(text) = value.to_str() else {

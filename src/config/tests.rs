@@ -187,7 +187,7 @@ fn the_listeners() {
     );
     assert_eq!(
         error(&["--plaintext", "--listen=localhost:1"]),
-        "--listen localhost:1: not an IP address and a port; give both, such as 0.0.0.0:4240 (names are not resolved; \
+        "--listen localhost:1: not an IP address and a port; give both, such as 0.0.0.0:4280 (names are not resolved; \
          0.0.0.0 is every interface)"
     );
     let args = [enough, "--tls-cert=c", "--tls-key=k", "--tls-client-ca=a"];
@@ -222,6 +222,17 @@ fn numbers_times_and_switches() {
         errors_of(&[], &[("MESHGATE_PEER_RESCAN_INTERVAL", "0s")], ""),
         "MESHGATE_PEER_RESCAN_INTERVAL=0s: out of range; give a time from 100ms to 1h"
     );
+}
+
+#[test]
+fn mistyped_variables() {
+    assert_eq!(
+        errors_of(&[], &[("MESHGATE_CLUSTER_NMAE", "a")], ""),
+        "MESHGATE_CLUSTER_NMAE: unknown variable; did you mean `MESHGATE_CLUSTER_NAME`?"
+    );
+    let of_kubernetes =
+        ["MESHGATE_PORT", "MESHGATE_PORT_4280_TCP", "MESHGATE_SERVICE_HOST", "MESHGATE_SERVICE_PORT_GRPC"];
+    load(&ENOUGH, &of_kubernetes.map(|name| (name, "tcp://10.0.0.1:4280")), "").expect("not ours to judge");
 }
 
 #[test]

@@ -4,27 +4,33 @@
 //! does not answer does not, it shows in status and readiness. Stop: readiness off, streams told to go away, a deadline,
 //! then whatever is left is cut.
 
+mod certificates;
 mod readiness;
 mod tasks;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::api;
 use crate::config::{ClusterConfig, Config};
 use crate::kvstore::{EtcdConfig, EtcdConfigError};
 use crate::mirror::{LocalCluster, LocalSettings};
 use crate::peer::{PeerManager, PeerSettings, Us};
 use crate::telemetry::http::{self, ListenError};
 use crate::telemetry::{Metrics, Readiness, StatusBoard};
+use crate::tls::{ServerTls, TlsError};
 use crate::view::{Interner, View};
 pub use tasks::TaskEnded;
 use tasks::Tasks;
 
+/// The gRPC server keeps to the grace itself; this is for the case that it does not.
+const SAFETY: Duration = Duration::from_secs(1);
 /// Followers of stores hold nothing that needs a goodbye and stop at once; this is a safety net, above the peers' own.
 const STORES_GRACE: Duration = Duration::from_secs(6);
 /// More than the HTTP server's own drain.
@@ -36,6 +42,9 @@ pub enum StartError {
     /// The file that names our own store.
     #[error(transparent)]
     LocalStore(#[from] EtcdConfigError),
+    /// The listener's certificates.
+    #[error("the gRPC API's certificates: {0}; give PEM files that belong together")]
+    Certificates(#[from] TlsError),
     /// A port is taken.
     #[error("{setting}: {source}")]
     Listen {
@@ -51,7 +60,7 @@ impl StartError {
     #[must_use]
     pub const fn is_configuration(&self) -> bool {
         match self {
-            Self::LocalStore(_) => true,
+            Self::LocalStore(_) | Self::Certificates(_) => true,
             Self::Listen { .. } => false,
         }
     }
@@ -68,6 +77,7 @@ impl Gateway {
     /// The configuration names files that are not what they should be, or a port that is taken.
     pub async fn start(config: Config) -> Result<Running, StartError> {
         let etcd = EtcdConfig::from_yaml_file(&config.stores.local)?;
+        let (security, certificates) = certificates::load(&config.api.security)?;
         let (grpc, grpc_addr) = open("listen", config.api.listen).await?;
         let (http, http_addr) = open("http-listen", config.http_listen).await?;
 
@@ -79,6 +89,8 @@ impl Gateway {
         let parts = Parts {
             config,
             etcd,
+            security,
+            certificates,
             grpc,
             http,
             view: view.clone(),
@@ -138,6 +150,8 @@ impl Running {
 struct Parts {
     config: Config,
     etcd: EtcdConfig,
+    security: api::Security,
+    certificates: Option<Arc<ServerTls>>,
     grpc: TcpListener,
     http: TcpListener,
     view: View,
@@ -149,7 +163,7 @@ struct Parts {
 /// The tasks of all rooms, in the groups in which they stop.
 struct Rooms {
     /// Subscribers and other clients: get the whole grace.
-    api: Tasks,
+    serving: Tasks,
     /// What feeds the view.
     stores: Tasks,
     /// What shows how the others are doing; the last to go.
@@ -160,21 +174,43 @@ struct Rooms {
 
 impl Parts {
     fn wire(self) -> Rooms {
-        let (mut api, mut stores, mut pages) = (Tasks::default(), Tasks::default(), Tasks::default());
+        let (mut serving, mut stores, mut pages) = (Tasks::default(), Tasks::default(), Tasks::default());
         let interner = Interner::new();
         // All guards before anybody can ask: a gateway is never ready by accident.
         self.spawn_local(&mut stores, &interner);
         if let Some(directory) = self.config.stores.peers.clone() {
             self.spawn_peers(&mut stores, interner, directory);
         }
-        let Self { config, grpc, http: http_listener, metrics, readiness, .. } = self;
-        drop((grpc, &mut api));
+        let Self {
+            config, security, certificates, grpc, http: http_listener, view, status, metrics, readiness, ..
+        } = self;
+        let (cluster, ready) = (config.cluster.name, readiness.changes());
+        let parts = api::Parts { cluster, view, status, metrics: metrics.clone(), ready };
+        let options = api::ServerOptions {
+            drain: config.shutdown_grace,
+            subscribe: api::SubscribeOptions {
+                max_subscribers: config.api.max_subscribers,
+                all_synced_wait: config.stores.peer_readiness_wait,
+                ..api::SubscribeOptions::default()
+            },
+            ..api::ServerOptions::default()
+        };
+        serving.spawn(
+            "the gRPC server",
+            |stop| async move { Ok(api::serve(grpc, security, parts, options, stop).await?) },
+        );
+        if let Some(tls) = certificates {
+            serving.spawn("the certificates", |stop| async move {
+                certificates::keep_current(tls, stop).await;
+                Ok(())
+            });
+        }
         let router = http::router(metrics, readiness.clone());
         pages.spawn("the HTTP server", |stop| async move {
             http::serve(http_listener, router, stop).await;
             Ok(())
         });
-        Rooms { api, stores, pages, readiness, grace: config.shutdown_grace }
+        Rooms { serving, stores, pages, readiness, grace: config.shutdown_grace }
     }
 
     fn spawn_local(&self, tasks: &mut Tasks, interner: &Interner) {
@@ -219,12 +255,12 @@ impl Rooms {
     async fn run(mut self, stop: CancellationToken) -> Result<(), TaskEnded> {
         let result = tokio::select! {
             () = stop.cancelled() => Ok(()),
-            ended = self.api.first_end() => Err(ended),
+            ended = self.serving.first_end() => Err(ended),
             ended = self.stores.first_end() => Err(ended),
             ended = self.pages.first_end() => Err(ended),
         };
         self.readiness.stop();
-        self.api.stop(self.grace).await;
+        self.serving.stop(self.grace + SAFETY).await;
         self.stores.stop(STORES_GRACE).await;
         self.pages.stop(HTTP_GRACE).await;
         tracing::info!("stopped");

@@ -30,3 +30,37 @@ impl Backoff {
         self.attempt = 0;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grows_to_its_ceiling_and_starts_over() {
+        let (base, max) = (Duration::from_millis(10), Duration::from_millis(100));
+        for _ in 0..200 {
+            let mut backoff = Backoff::new(base, max);
+            for n in 0..100u32 {
+                let ceiling = base.saturating_mul(2u32.saturating_pow(n)).min(max);
+                let delay = backoff.next_delay();
+                assert!(delay > Duration::ZERO && delay <= ceiling, "attempt {n}: {delay:?}");
+            }
+            backoff.reset();
+            assert!(backoff.next_delay() <= base);
+        }
+    }
+
+    #[test]
+    fn is_spread_over_the_whole_range() {
+        let mut delays: Vec<Duration> =
+            (0..1000).map(|_| Backoff::new(Duration::from_secs(1), Duration::from_secs(1)).next_delay()).collect();
+        delays.sort();
+        assert!(delays[100] < Duration::from_millis(300) && delays[900] > Duration::from_millis(700));
+    }
+
+    #[test]
+    fn a_base_above_the_ceiling_is_the_ceiling() {
+        let mut backoff = Backoff::new(Duration::from_secs(9), Duration::from_millis(1));
+        assert!(backoff.next_delay() <= Duration::from_millis(1));
+    }
+}

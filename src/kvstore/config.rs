@@ -3,6 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde_saphyr::Spanned;
+
+use super::endpoint::Endpoint;
+
 /// How to reach one etcd (WIRE.md, "Remote clusters").
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EtcdConfig {
@@ -20,6 +24,18 @@ pub struct EtcdConfig {
     pub insecure_skip_tls_verify: bool,
     /// User and password instead of a client certificate.
     pub credentials: Option<Credentials>,
+    /// Where plain text is allowed. No field of the file: whoever writes a peer's file must not decide it.
+    pub plaintext: Plaintext,
+}
+
+/// Where plain text is allowed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Plaintext {
+    /// To this machine only.
+    #[default]
+    LoopbackOnly,
+    /// Anywhere: an operator's explicit wish.
+    Anywhere,
 }
 
 /// User and password; `Debug` hides the password.
@@ -40,7 +56,7 @@ impl std::fmt::Debug for Credentials {
 /// Deadlines and intervals; each stage has its own.
 #[derive(Clone, Debug)]
 pub struct Timing {
-    /// Name resolution, TCP and TLS, each, per address.
+    /// Name resolution, TCP and TLS, each; the last two per address.
     pub dial: Duration,
     /// One unary call.
     pub call: Duration,
@@ -63,7 +79,8 @@ pub struct Timing {
 impl Default for Timing {
     fn default() -> Self {
         Self {
-            dial: Duration::from_secs(5),
+            // Two lost SYN packets are sent again within it (after 1 s and 3 s), and one dead endpoint costs less than 5 s.
+            dial: Duration::from_secs(4),
             call: Duration::from_secs(15),
             watch_created: Duration::from_secs(15),
             keepalive_interval: Duration::from_secs(10),
@@ -78,121 +95,136 @@ impl Default for Timing {
 
 /// Why a file is not an etcd client configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{path}: {problem}", path = path.display())]
+#[error("{path}: {problem}", path = .path.display())]
 pub struct EtcdConfigError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong with it and what to do.
+    /// What is wrong with it, where one is to blame in which line, and what to do.
     pub problem: String,
 }
 
 impl EtcdConfig {
-    /// Reads and checks a file; relative certificate paths are relative to the file's folder.
+    /// Reads and checks a file; relative certificate paths are relative to the file's folder. Plain text is for this machine
+    /// only.
     ///
     /// # Errors
     /// Unreadable, not YAML, no endpoints, an endpoint that is no URL, one of certificate and key without the other.
     pub fn from_yaml_file(path: &Path) -> Result<Self, EtcdConfigError> {
-        let fail = |problem: String| EtcdConfigError { path: path.to_owned(), problem };
-        let text = std::fs::read_to_string(path).map_err(|error| fail(format!("cannot be read: {error}")))?;
-        Self::from_yaml_str(&text, path.parent().unwrap_or(Path::new("."))).map_err(fail)
+        Self::from_yaml_file_allowing(path, Plaintext::LoopbackOnly)
+    }
+
+    /// As [`Self::from_yaml_file`], with plain text where the operator says.
+    ///
+    /// # Errors
+    /// As [`Self::from_yaml_file`].
+    pub fn from_yaml_file_allowing(path: &Path, plaintext: Plaintext) -> Result<Self, EtcdConfigError> {
+        std::fs::read_to_string(path)
+            .map_err(|error| format!("cannot be read: {error}"))
+            .and_then(|text| Self::from_yaml_str_allowing(&text, path.parent().unwrap_or(Path::new(".")), plaintext))
+            .map_err(|problem| EtcdConfigError { path: path.to_owned(), problem })
     }
 
     /// As [`Self::from_yaml_file`], from text.
     ///
     /// # Errors
-    /// What is wrong and what to do.
+    /// What is wrong, where one is to blame in which line, and what to do.
     pub fn from_yaml_str(text: &str, base_dir: &Path) -> Result<Self, String> {
-        let file: File = serde_saphyr::from_str(text).map_err(|error| {
-            // The lines behind the first draw the place that the first one names.
-            let error = error.to_string();
-            let place = error.lines().next().unwrap_or_default();
-            format!("is not an etcd client configuration in YAML: {}", place.trim_start_matches("error: "))
+        Self::from_yaml_str_allowing(text, base_dir, Plaintext::LoopbackOnly)
+    }
+
+    /// As [`Self::from_yaml_file_allowing`], from text.
+    ///
+    /// # Errors
+    /// As [`Self::from_yaml_str`].
+    pub fn from_yaml_str_allowing(text: &str, base_dir: &Path, plaintext: Plaintext) -> Result<Self, String> {
+        let file: Written = serde_saphyr::from_str_with_options(text, serde_saphyr::options! { with_snippet: false })
+            .map_err(|error| {
+            let line = error.location().map(|location| format!("line {}: ", location.line()));
+            format!(
+                "{}not an etcd client configuration: {}; it is YAML with `endpoints:` and the paths of certificates",
+                line.unwrap_or_default(),
+                first_line(&error.render())
+            )
         })?;
-        let path =
-            |path: Option<PathBuf>| path.filter(|path| !path.as_os_str().is_empty()).map(|path| base_dir.join(path));
-        let credentials = match (file.username, file.password) {
+        let given = |text: Option<String>| text.filter(|text| !text.is_empty());
+        let path = |text: Option<String>| given(text).map(|path| base_dir.join(path));
+        let credentials = match (given(file.username), given(file.password)) {
             (None, None) => None,
             (Some(username), Some(password)) => Some(Credentials { username, password }),
-            _ => return Err("`username` and `password` go together: give both or neither".to_owned()),
+            _ => return Err("`username` and `password` go together; give both or neither".to_owned()),
         };
-        let config = Self {
-            endpoints: file.endpoints,
-            trusted_ca_file: path(file.trusted_ca_file.or(file.ca_file)),
+        let mut config = Self {
+            endpoints: Vec::with_capacity(file.endpoints.len()),
+            trusted_ca_file: path(file.trusted_ca_file).or_else(|| path(file.ca_file)),
             cert_file: path(file.cert_file),
             key_file: path(file.key_file),
             insecure_transport: file.insecure_transport,
             insecure_skip_tls_verify: file.insecure_skip_tls_verify,
             credentials,
+            plaintext,
         };
-        if config.endpoints.is_empty() {
-            return Err("`endpoints` is missing or empty: list at least one https://host:port".to_owned());
+        for endpoint in file.endpoints {
+            config
+                .parsed(&endpoint.value)
+                .map_err(|problem| format!("line {}: {problem}", endpoint.referenced.line()))?;
+            config.endpoints.push(endpoint.value);
         }
-        for endpoint in &config.endpoints {
-            let endpoint = Endpoint::parse(endpoint)?;
-            if (!endpoint.tls || config.insecure_transport) && !endpoint.is_loopback() {
-                return Err(format!(
-                    "endpoint `{}` is plain text beyond this machine: use https, or remove `insecure-transport`",
-                    endpoint.url
-                ));
-            }
-        }
-        if config.cert_file.is_some() != config.key_file.is_some() {
-            return Err("`cert-file` and `key-file` go together: give both or neither".to_owned());
-        }
+        config.check()?;
         Ok(config)
+    }
+
+    /// What can be checked without looking at other files or the network; a configuration from a file has passed.
+    ///
+    /// # Errors
+    /// What is wrong and what to do.
+    pub fn check(&self) -> Result<(), String> {
+        if self.endpoints.is_empty() {
+            return Err("`endpoints` is missing or empty; list at least one https://host:port".to_owned());
+        }
+        if self.cert_file.is_some() != self.key_file.is_some() {
+            return Err("`cert-file` and `key-file` go together; give both or neither".to_owned());
+        }
+        self.endpoints.iter().try_for_each(|endpoint| self.parsed(endpoint).map(drop))
+    }
+
+    /// One endpoint as this configuration means it.
+    pub(super) fn parsed(&self, endpoint: &str) -> Result<Endpoint, String> {
+        let endpoint = Endpoint::parse(endpoint, self.insecure_transport)?;
+        if !endpoint.tls && self.plaintext == Plaintext::LoopbackOnly && !endpoint.is_loopback() {
+            let (url, why) =
+                (&endpoint.url, if self.insecure_transport { "insecure-transport is set" } else { "http" });
+            return Err(format!(
+                "endpoint `{url}`: plain text ({why}) is for this machine only; use https with a trusted-ca-file"
+            ));
+        }
+        Ok(endpoint)
     }
 }
 
-/// The file as it is written; what we do not know is somebody else's.
+/// The parser's message without its own place and its advice to programmers.
+fn first_line(text: &str) -> &str {
+    let line = text.lines().next().unwrap_or_default();
+    let line = line.split_once(" at line ").map_or(line, |(message, _)| message);
+    line.split_once(", set ").map_or(line, |(message, _)| message).trim_start_matches("error: ")
+}
+
+/// The file as it is written. What we do not know is somebody else's.
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
-struct File {
+struct Written {
     #[serde(default)]
-    endpoints: Vec<String>,
-    trusted_ca_file: Option<PathBuf>,
-    ca_file: Option<PathBuf>,
-    cert_file: Option<PathBuf>,
-    key_file: Option<PathBuf>,
+    endpoints: Vec<Spanned<String>>,
+    trusted_ca_file: Option<String>,
+    /// The name that etcd's client had for it before.
+    ca_file: Option<String>,
+    cert_file: Option<String>,
+    key_file: Option<String>,
     #[serde(default)]
     insecure_transport: bool,
     #[serde(default)]
     insecure_skip_tls_verify: bool,
     username: Option<String>,
     password: Option<String>,
-}
-
-/// One endpoint, taken apart.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Endpoint {
-    /// As it was written.
-    pub(super) url: String,
-    /// Name or address, an IPv6 address without its brackets.
-    pub(super) host: String,
-    pub(super) port: u16,
-    pub(super) tls: bool,
-}
-
-impl Endpoint {
-    pub(super) fn parse(url: &str) -> Result<Self, String> {
-        let fail = |why: &str| format!("endpoint `{url}` {why}: write https://host:port");
-        let (scheme, rest) = url.split_once("://").ok_or_else(|| fail("has no scheme"))?;
-        let tls = match scheme {
-            "https" => true,
-            "http" => false,
-            _ => return Err(fail("is neither https nor http")),
-        };
-        let uri: http::Uri = rest.trim_end_matches('/').parse().map_err(|_| fail("is no URL"))?;
-        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-        if host.is_empty() || uri.path().len() > 1 {
-            return Err(fail("has no host, or a path"));
-        }
-        // 2379 is etcd's own port for clients.
-        Ok(Self { url: url.to_owned(), host, port: uri.port_u16().unwrap_or(2379), tls })
-    }
-
-    fn is_loopback(&self) -> bool {
-        self.host == "localhost" || self.host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
-    }
 }
 
 #[cfg(test)]
@@ -207,45 +239,70 @@ mod tests {
     fn ciliums_file() {
         let config = parse(
             "endpoints:\n- https://one.mesh.cilium.io:2379\ntrusted-ca-file: /ca.crt\ncert-file: tls.crt\n\
-             key-file: 'tls.key'\nsome-new-field: 1\n",
+             key-file: 'tls.key'\nusername: ''\nsome-new-field: {a: [1]}\n",
         )
         .unwrap();
-        assert_eq!(config.endpoints, ["https://one.mesh.cilium.io:2379"]);
-        assert_eq!(config.trusted_ca_file, Some("/ca.crt".into()));
-        assert_eq!(config.cert_file, Some("/etc/mesh/tls.crt".into()));
-        assert_eq!(config.key_file, Some("/etc/mesh/tls.key".into()));
-        assert_eq!(parse("endpoints: [https://a:1]\nca-file: /old").unwrap().trusted_ca_file, Some("/old".into()));
+        let expected = EtcdConfig {
+            endpoints: vec!["https://one.mesh.cilium.io:2379".into()],
+            trusted_ca_file: Some("/ca.crt".into()),
+            cert_file: Some("/etc/mesh/tls.crt".into()),
+            key_file: Some("/etc/mesh/tls.key".into()),
+            ..EtcdConfig::default()
+        };
+        assert_eq!(config, expected);
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
-        for (text, says) in [
-            ("endpoints: []", "`endpoints` is missing or empty"),
-            ("{}", "`endpoints` is missing or empty"),
-            ("endpoints: [a:2379]", "has no scheme"),
-            ("endpoints: ['ftp://a:1']", "neither https nor http"),
-            ("endpoints: ['https://:1']", "write https://host:port"),
-            ("endpoints: ['http://example.org:1']", "plain text beyond this machine"),
-            ("endpoints: ['https://a:1']\ninsecure-transport: true", "plain text beyond this machine"),
-            ("endpoints: ['https://a:1']\ncert-file: x", "`cert-file` and `key-file` go together"),
-            ("endpoints: ['https://a:1']\nusername: x", "`username` and `password` go together"),
-            ("endpoints: {", "is not an etcd client configuration"),
+    fn the_old_name_of_the_ca() {
+        let ca = |text: &str| parse(&format!("endpoints: ['https://a:1']\n{text}")).unwrap().trusted_ca_file.unwrap();
+        assert_eq!(ca("ca-file: /old"), Path::new("/old"));
+        assert_eq!(ca("ca-file: /old\ntrusted-ca-file: /new"), Path::new("/new"));
+        assert_eq!(ca("ca-file: /old\ntrusted-ca-file: ''"), Path::new("/old"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_line() {
+        for (text, line, says) in [
+            ("endpoints: []", None, "`endpoints` is missing or empty"),
+            ("{}", None, "`endpoints` is missing or empty"),
+            ("# nothing\nendpoints:\n- ftp://a:1\n", Some(3), "neither https nor http"),
+            ("endpoints:\n- https://a:1\n- https://:1\n", Some(3), "has no host"),
+            ("endpoints:\n- http://example.org:1", Some(2), "for this machine only"),
+            ("insecure-transport: true\nendpoints: ['https://a:1']", Some(2), "insecure-transport is set"),
+            ("endpoints: ['https://a:1']\nca-file: c\ncert-file: x", None, "`cert-file` and `key-file` go together"),
+            ("endpoints: ['https://a:1']\nca-file: c\nusername: x", None, "`username` and `password` go together"),
+            ("endpoints: {", Some(1), "not an etcd client configuration"),
+            ("a: b\nendpoints: 7", Some(2), "not an etcd client configuration"),
+            ("endpoints: ['https://a:1']\ninsecure-transport: perhaps", Some(2), "not an etcd client configuration"),
         ] {
             let error = parse(text).unwrap_err();
+            let place: Option<u32> = error.strip_prefix("line ").and_then(|rest| rest.split(':').next()?.parse().ok());
+            assert_eq!(place, line, "{text}: {error}");
             assert!(error.contains(says), "{text}: {error}");
+            assert!(!error.contains('\n'), "one line: {error}");
         }
     }
 
     #[test]
-    fn endpoints_are_taken_apart() {
-        let parts = |url| Endpoint::parse(url).map(|endpoint| (endpoint.host, endpoint.port, endpoint.tls));
-        assert_eq!(parts("https://[::1]:2380/"), Ok(("::1".to_owned(), 2380, true)));
-        assert_eq!(parts("http://localhost"), Ok(("localhost".to_owned(), 2379, false)));
+    fn a_file_that_is_not_there() {
+        let error = EtcdConfig::from_yaml_file(Path::new("/nowhere/blue")).unwrap_err();
+        assert!(error.to_string().starts_with("/nowhere/blue: cannot be read: "), "{error}");
+    }
+
+    #[test]
+    fn plain_text_goes_abroad_by_explicit_wish_only() {
+        let text = "endpoints: ['http://example.org:1']";
+        assert!(parse(text).is_err());
+        assert!(EtcdConfig::from_yaml_str_allowing(text, Path::new("/"), Plaintext::Anywhere).is_ok());
+        for here in ["http://127.0.0.1:1", "http://[::1]:1", "http://localhost:1"] {
+            assert!(parse(&format!("endpoints: ['{here}']")).is_ok(), "{here}");
+        }
     }
 
     #[test]
     fn a_password_is_not_shown() {
-        let config = parse("endpoints: ['https://a:1']\nusername: me\npassword: secret").unwrap();
+        let config = parse("endpoints: ['http://[::1]:1']\nusername: me\npassword: secret").unwrap();
+        assert!(config.credentials.is_some());
         assert!(!format!("{config:?}").contains("secret"));
     }
 }

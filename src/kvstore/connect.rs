@@ -1,290 +1,275 @@
 //! From a configuration to a session: certificates, resolve, dial, TLS, first answer, each with its own deadline.
 
-use std::fmt;
 use std::io;
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use etcd_client::{Channel, Client, ConnectOptions};
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, lookup_host};
+use rustls::ClientConfig;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 use tower::service_fn;
 
-use super::config::Endpoint;
-use super::error::innermost;
-use super::session::deadline;
-use super::{ConnectError, EtcdConfig, Session, SessionError, Timing};
-use crate::tls::{self, ClientTls, ClientTlsFiles, OtherSide};
+use super::endpoint::Endpoint;
+use super::error::{is_auth_not_enabled, of_transport};
+use super::session::{Ending, Opening};
+use super::wire::{Fate, Stream, Wire};
+use super::{ConnectError, EtcdConfig, Failure, Plaintext, Session, SessionError, Stage, Timing, dial};
+use crate::tls::{CertFacts, ClientTls, ClientTlsFiles, TlsError};
 
-/// What is read first: it exists in every cluster, and the narrowest role may read it.
+/// What is read first: it exists in every cluster, and the narrowest role of a Cilium mesh may read it.
 const PROBE_KEY: &[u8] = b"cilium/.heartbeat";
 
-/// Bounds what a peer can make us hold for one stream and one connection before we read it.
+/// Bounds what an etcd can make us hold of one stream and of one connection before we read it.
 const STREAM_WINDOW: u32 = 2 << 20;
 const CONNECTION_WINDOW: u32 = 4 << 20;
 
-/// Where in connecting we are, or where it failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Stage {
-    /// Certificates are read.
-    Certificates,
-    /// The name is resolved.
-    Resolve,
-    /// TCP connects.
-    Dial,
-    /// TLS shakes hands.
-    Tls,
-    /// The first call is answered (version, cluster ID, quorum, auth).
-    FirstCall,
-}
-
-impl Stage {
-    /// Its name in status and logs.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Certificates => "certificates",
-            Self::Resolve => "resolve",
-            Self::Dial => "dial",
-            Self::Tls => "tls",
-            Self::FirstCall => "first-call",
-        }
-    }
-}
-
-impl fmt::Display for Stage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+/// Told of each stage begun, with the endpoint.
+pub type Report<'a> = &'a (dyn Fn(Stage, &str) + Send + Sync);
 
 /// Makes sessions to one etcd; remembers which endpoint to try next.
 #[derive(Debug)]
 pub struct Connector {
     config: EtcdConfig,
     timing: Timing,
-    tls: ClientTls,
-    next: AtomicUsize,
+    probe: Vec<u8>,
+    tls: Arc<ClientTls>,
+    trouble: Mutex<Option<TlsError>>,
+    last: Mutex<Last>,
 }
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+/// The last session's endpoint and end.
+#[derive(Debug, Default)]
+struct Last {
+    endpoint: Option<usize>,
+    ending: Option<Arc<Ending>>,
+}
+
+/// The certificate material of one attempt.
+struct Presented {
+    config: Arc<ClientConfig>,
+    leaf: Option<CertFacts>,
+}
 
 impl Connector {
     /// For that configuration.
     #[must_use]
     pub fn new(config: EtcdConfig, timing: Timing) -> Self {
-        let tls = ClientTls::new(ClientTlsFiles {
+        let tls = Arc::new(ClientTls::new(ClientTlsFiles {
             ca: config.trusted_ca_file.clone(),
             identity: config.cert_file.clone().zip(config.key_file.clone()),
             skip_verify: config.insecure_skip_tls_verify,
-        });
-        Self { config, timing, tls, next: AtomicUsize::new(0) }
+        }));
+        Self { config, timing, probe: PROBE_KEY.to_vec(), tls, trouble: Mutex::default(), last: Mutex::default() }
     }
 
-    /// Tries each endpoint once, beginning with the one that worked last, or behind the one that failed last; reads the
-    /// certificates anew each time.
+    /// Another key to read first than the heartbeat; it need not exist, but we must be allowed to read it.
+    #[must_use]
+    pub fn with_probe_key(mut self, key: impl Into<Vec<u8>>) -> Self {
+        self.probe = key.into();
+        self
+    }
+
+    /// What was wrong with the certificate files when they were read last, while older contents were in use.
+    #[must_use]
+    pub fn certificate_trouble(&self) -> Option<TlsError> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Tries each endpoint once; reads the certificates anew each time. Begins with the endpoint used last if its session was
+    /// steady and then merely cut (the same etcd can resume a watch), and behind it otherwise.
     ///
     /// # Errors
-    /// Why the last endpoint failed, with what the others said.
-    pub async fn connect(&self, report: &(dyn Fn(Stage, &str) + Send + Sync)) -> Result<Session, ConnectError> {
-        let count = self.config.endpoints.len();
-        let mut failures: Vec<ConnectError> = Vec::new();
-        for _ in 0..count {
-            let endpoint = &self.config.endpoints[self.next.load(Ordering::Relaxed) % count];
-            match self.connect_to(endpoint, report).await {
-                Ok(session) => return Ok(session),
-                Err(error) => {
-                    self.next.fetch_add(1, Ordering::Relaxed);
-                    failures.push(error);
+    /// Why every endpoint failed.
+    pub async fn connect(&self, report: Report<'_>) -> Result<Session, ConnectError> {
+        let endpoints = &self.config.endpoints;
+        if let Err(problem) = self.config.check() {
+            let failure = Failure::new(Stage::Certificates, "bad-config", problem, "correct the etcd configuration");
+            return Err(ConnectError::new(endpoints.join(","), failure.permanent()));
+        }
+        let mut error: Option<ConnectError> = None;
+        for index in self.order() {
+            let url = &endpoints[index];
+            match Box::pin(self.connect_to(url, report)).await {
+                Ok(session) => {
+                    *self.last() = Last { endpoint: Some(index), ending: Some(session.ending()) };
+                    return Ok(session);
+                }
+                Err(failure) => {
+                    let next = ConnectError::new(url, failure);
+                    error = Some(match error {
+                        Some(error) => error.and(next),
+                        None => next,
+                    });
                 }
             }
         }
-        Err(joined(failures))
+        Err(error.unwrap_or_else(|| unreachable!("a checked configuration has endpoints")))
     }
 
-    async fn connect_to(
-        &self,
-        url: &str,
-        report: &(dyn Fn(Stage, &str) + Send + Sync),
-    ) -> Result<Session, ConnectError> {
-        let failed = |stage: Stage, reason: &'static str, message: String, hint: &str| ConnectError {
-            stage,
-            endpoint: url.to_owned(),
-            message,
-            reason,
-            hint: hint.to_owned(),
-            retryable: true,
-        };
-        let endpoint = Endpoint::parse(url).map_err(|problem| ConnectError {
-            retryable: false,
-            ..failed(Stage::Resolve, "bad-endpoint", problem, "correct the peer's file")
-        })?;
+    fn last(&self) -> std::sync::MutexGuard<'_, Last> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
-        let tls = if endpoint.tls && !self.config.insecure_transport {
+    /// The indices of all endpoints, in the order of this attempt.
+    fn order(&self) -> impl Iterator<Item = usize> + use<> {
+        let count = self.config.endpoints.len();
+        let last = self.last();
+        let first = match (last.endpoint, &last.ending) {
+            (None, _) => 0,
+            (Some(used), Some(ending)) if was_cut(ending, self.timing.liveness) => used,
+            (Some(used), _) => used + 1,
+        };
+        (first..first + count).map(move |index| index % count)
+    }
+
+    async fn connect_to(&self, url: &str, report: Report<'_>) -> Result<Session, Failure> {
+        let dial = self.timing.dial;
+        let endpoint = self.config.parsed(url).map_err(|problem| {
+            Failure::new(Stage::Resolve, "bad-endpoint", problem, "correct the endpoint").permanent()
+        })?;
+        let presented = if endpoint.tls {
             report(Stage::Certificates, url);
-            let handshake = self.tls.current().map_err(|error| ConnectError {
-                retryable: false,
-                ..failed(Stage::Certificates, error.reason(), error.to_string(), &error.hint())
-            })?;
-            if let Some(trouble) = &handshake.trouble {
-                tracing::warn!(endpoint = url, %trouble, "certificate files are unusable, the last good ones are in use");
-            }
-            Some(TlsConnector::from(handshake.config))
+            Some(self.certificates().await?)
         } else {
             None
         };
-
         report(Stage::Resolve, url);
-        let resolve_hint = "check the name and the resolver, or give an address";
-        let addresses: Vec<SocketAddr> =
-            match timeout(self.timing.dial, lookup_host((endpoint.host.as_str(), endpoint.port))).await {
-                Ok(Ok(addresses)) => addresses.collect(),
-                Ok(Err(error)) => {
-                    let message = format!("`{}` does not resolve: {error}", endpoint.host);
-                    return Err(failed(Stage::Resolve, "resolve", message, resolve_hint));
-                }
-                Err(_) => {
-                    let message = format!("`{}` did not resolve within {:?}", endpoint.host, self.timing.dial);
-                    return Err(failed(Stage::Resolve, "resolve-timeout", message, resolve_hint));
-                }
-            };
-
-        // Each address has a dial's and a handshake's time of its own.
-        let mut failure =
-            failed(Stage::Resolve, "resolve", format!("`{}` has no address", endpoint.host), resolve_hint);
-        for address in addresses {
-            report(Stage::Dial, url);
-            let dial_hint = "check that the etcd listens there and that no firewall is between us";
-            let tcp = match timeout(self.timing.dial, TcpStream::connect(address)).await {
-                Ok(Ok(tcp)) => tcp,
-                Ok(Err(error)) => {
-                    failure = failed(Stage::Dial, "dial", format!("{address}: {error}"), dial_hint);
-                    continue;
-                }
-                Err(_) => {
-                    let message = format!("{address}: no answer within {:?}", self.timing.dial);
-                    failure = failed(Stage::Dial, "dial-timeout", message, dial_hint);
-                    continue;
-                }
-            };
-            // A small request must not wait for the acknowledgement of the one before.
-            if let Err(error) = tcp.set_nodelay(true) {
-                failure = failed(Stage::Dial, "dial", format!("{address}: {error}"), dial_hint);
+        let mut failure = Failure::new(
+            Stage::Resolve,
+            "plaintext-refused",
+            format!("`{}` is not this machine, and plain text goes no further", endpoint.host),
+            "use https with a trusted-ca-file",
+        )
+        .permanent();
+        for address in dial::resolve(&endpoint, dial).await? {
+            if !endpoint.tls && self.config.plaintext == Plaintext::LoopbackOnly && !address.ip().is_loopback() {
                 continue;
             }
-            let stream: Box<dyn Stream> = match &tls {
-                None => Box::new(tcp),
-                Some(tls) => {
-                    report(Stage::Tls, url);
-                    match self.shake_hands(tls, &endpoint, tcp).await {
-                        Ok(stream) => stream,
-                        Err((reason, message, hint, retryable)) => {
-                            failure = ConnectError { retryable, ..failed(Stage::Tls, reason, message, hint) };
-                            continue;
-                        }
+            report(Stage::Dial, url);
+            let attempt = async {
+                let tcp = dial::tcp(address, dial).await?;
+                let stream = match &presented {
+                    None => Stream::Plain(tcp),
+                    Some(presented) => {
+                        report(Stage::Tls, url);
+                        dial::shake_hands(tcp, &endpoint, Arc::clone(&presented.config), dial).await?
                     }
-                }
+                };
+                report(Stage::FirstCall, url);
+                let leaf = presented.as_ref().and_then(|presented| presented.leaf.clone());
+                self.open(stream, &endpoint, leaf).await
             };
-            report(Stage::FirstCall, url);
-            match self.open(stream, url).await {
+            match attempt.await {
                 Ok(session) => return Ok(session),
-                Err(error) => {
-                    // Under TLS 1.3 a server refuses our certificate after the handshake: with the first call.
-                    let stage = if matches!(error, SessionError::Tls { .. }) { Stage::Tls } else { Stage::FirstCall };
-                    failure = ConnectError {
-                        retryable: error.is_retryable(),
-                        ..failed(stage, error.reason(), error.to_string(), &error.hint())
-                    };
-                }
+                Err(next) => failure = next,
             }
         }
         Err(failure)
     }
 
-    async fn shake_hands(
-        &self,
-        tls: &TlsConnector,
-        endpoint: &Endpoint,
-        tcp: TcpStream,
-    ) -> Result<Box<dyn Stream>, (&'static str, String, &'static str, bool)> {
-        let name = ServerName::try_from(endpoint.host.clone()).map_err(|error| {
-            (
-                "bad-endpoint",
-                format!("`{}` cannot be a server's name: {error}", endpoint.host),
-                "correct the peer's file",
-                false,
-            )
-        })?;
-        match timeout(self.timing.dial, tls.connect(name, tcp)).await {
-            Ok(Ok(stream)) => Ok(Box::new(stream)),
-            Ok(Err(error)) => Err(match tls::explain(&error, OtherSide::Server) {
-                Some(failure) => (failure.reason, failure.message, failure.hint, false),
-                None => (
-                    "tls",
-                    format!("the connection ended in the handshake: {error}"),
-                    "check that TLS is spoken on this port",
-                    true,
-                ),
-            }),
-            Err(_) => Err((
-                "tls-timeout",
-                format!("the handshake took more than {:?}", self.timing.dial),
-                "check that TLS is spoken on this port",
-                true,
-            )),
+    /// Reads files, which may lie on a disk that hangs: not on a worker of the runtime, and not for ever.
+    async fn certificates(&self) -> Result<Presented, Failure> {
+        if self.config.trusted_ca_file.is_none() && !self.config.insecure_skip_tls_verify {
+            // Go's client falls back on the system's CAs; whoever any of those signs for would be our etcd.
+            let message = "no CA is configured, so no etcd can be trusted";
+            let hint = "set trusted-ca-file to the CA that signed the etcd's certificate";
+            return Err(Failure::new(Stage::Certificates, "no-ca", message, hint).permanent());
         }
+        let tls = Arc::clone(&self.tls);
+        let read = tokio::task::spawn_blocking(move || tls.current());
+        let handshake = match timeout(self.timing.dial, read).await {
+            Ok(Ok(Ok(handshake))) => handshake,
+            Ok(Ok(Err(error))) => {
+                let failure = Failure::new(Stage::Certificates, error.reason(), error.to_string(), error.hint());
+                return Err(failure.permanent());
+            }
+            Ok(Err(_)) | Err(_) => {
+                let message = format!("the certificate files could not be read within {:?}", self.timing.dial);
+                return Err(Failure::new(
+                    Stage::Certificates,
+                    "certificate-unreadable",
+                    message,
+                    "check the disk that they are on",
+                ));
+            }
+        };
+        if let Some(trouble) = &handshake.trouble {
+            tracing::warn!(%trouble, "certificate files are unusable, the last good ones are in use");
+        }
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = handshake.trouble;
+        Ok(Presented { config: handshake.config, leaf: handshake.leaf })
     }
 
-    /// A client on exactly this stream: a channel that redials could reach another etcd without a word.
-    async fn open(&self, stream: Box<dyn Stream>, url: &str) -> Result<Session, SessionError> {
-        let stream = Arc::new(Mutex::new(Some(stream)));
-        let dialer = service_fn(move |_: http::Uri| {
-            let stream = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
-            async move { stream.map(TokioIo::new).ok_or_else(|| io::Error::other("the connection is over")) }
+    async fn open(
+        &self,
+        stream: Stream,
+        endpoint: &Endpoint,
+        certificate: Option<CertFacts>,
+    ) -> Result<Session, Failure> {
+        let (wire, fate) = Wire::new(stream);
+        let opening = async {
+            let client = self.client(wire).await?;
+            let opening = Opening {
+                client,
+                endpoint: endpoint.url.clone(),
+                certificate,
+                timing: self.timing.clone(),
+                ending: Ending::new(Arc::clone(&fate)),
+            };
+            opening.first_call(&self.probe).await
+        };
+        opening.await.map_err(|error| Failure::of_first_call(&told_by(&fate, error)))
+    }
+
+    /// A client on exactly this wire: a channel that could dial again might reach another etcd without a word.
+    async fn client(&self, wire: Wire) -> Result<Client, SessionError> {
+        let wire = Mutex::new(Some(wire));
+        let once = service_fn(move |_: http::Uri| {
+            let wire = wire.lock().unwrap_or_else(PoisonError::into_inner).take();
+            async move { wire.map(TokioIo::new).ok_or_else(|| io::Error::other("the connection is over")) }
         });
         // `http` although TLS is below: the connector is ours, and etcd does not look at the scheme.
-        let endpoint = tonic::transport::Endpoint::from_static("http://etcd")
+        let http2 = tonic::transport::Endpoint::from_static("http://etcd")
             .http2_keep_alive_interval(self.timing.keepalive_interval)
             .keep_alive_timeout(self.timing.keepalive_timeout)
-            // Etcd refuses pings on a connection without an open stream.
+            // Etcd refuses pings on a connection without an open stream, and closes it.
             .keep_alive_while_idle(false)
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW);
-        let channel = timeout(self.timing.call, endpoint.connect_with_connector(dialer))
-            .await
-            .map_err(|_| SessionError::Deadline("the HTTP/2 preface"))?
-            .map_err(|error| SessionError::ConnectionLost(innermost(&error)))?;
-        let mut options = ConnectOptions::new().with_require_leader(true);
-        if let Some(credentials) = &self.config.credentials {
-            options = options.with_user(&credentials.username, &credentials.password);
+        let channel = match timeout(self.timing.dial, Box::pin(http2.connect_with_connector(once))).await {
+            Ok(channel) => channel.map_err(|error| of_transport(&error))?,
+            Err(_) => return Err(SessionError::Deadline("the HTTP/2 preface")),
+        };
+        let options = ConnectOptions::new().with_require_leader(true).with_auto_token_refresh(true);
+        let client = |options| {
+            let client = Client::from_channel(Channel::Tonic(channel.clone()), Some(options));
+            async {
+                // With a user, this logs in.
+                timeout(self.timing.call, Box::pin(client)).await.map_err(|_| SessionError::Deadline("authentication"))
+            }
+        };
+        let Some(user) = &self.config.credentials else { return Ok(client(options).await??) };
+        match client(options.clone().with_user(&user.username, &user.password)).await? {
+            // As etcd's own client does: who need not log in may come in all the same.
+            Err(error) if is_auth_not_enabled(&error) => Ok(client(options).await??),
+            client => Ok(client?),
         }
-        let client = Client::from_channel(Channel::Tonic(channel), Some(options));
-        let client = deadline("authentication", self.timing.call, client).await?;
-        Session::open(client, url.to_owned(), PROBE_KEY, self.timing.clone()).await
     }
 }
 
-/// The last failure, which also says what happened at the endpoints before it. Retryable if any of them is.
-fn joined(mut failures: Vec<ConnectError>) -> ConnectError {
-    let Some(mut last) = failures.pop() else {
-        return ConnectError {
-            stage: Stage::Resolve,
-            endpoint: String::new(),
-            message: "no endpoint is configured".to_owned(),
-            reason: "bad-endpoint",
-            hint: "list at least one under `endpoints`".to_owned(),
-            retryable: false,
-        };
-    };
-    for earlier in &failures {
-        last.message.push_str(&format!("; before that, {earlier}"));
-        last.retryable |= earlier.retryable;
+/// The wire's own word for it, where it has one: the layers above pass on "transport error".
+pub(super) fn told_by(fate: &Fate, error: SessionError) -> SessionError {
+    match error {
+        SessionError::ConnectionLost(_) => fate.error().unwrap_or(error),
+        error => error,
     }
-    last
+}
+
+/// Whether nothing but the connection was wrong with a session that had been steady.
+fn was_cut(ending: &Ending, steady: Duration) -> bool {
+    match ending.verdict() {
+        Some((SessionError::ConnectionLost(_), lived)) => *lived >= steady,
+        _ => false,
+    }
 }

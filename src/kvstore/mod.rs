@@ -1,19 +1,35 @@
 //! Etcd sessions in keys and bytes: connect over mTLS, list and watch, notice at once when something is wrong.
 //!
-//! Knows neither `identity` nor `view`. A [`Session`] is one connection to one etcd incarnation; a [`ListWatch`] is the
-//! explicit state machine that survives sessions.
+//! Knows neither `identity` nor `view`; takes certificates from [`crate::tls`]. From the bottom up:
+//!
+//! - `endpoint`, [`EtcdConfig`]: where, and by which rules. [`Timing`]: every deadline.
+//! - `dial`, `wire`: one stream, which remembers why it ended. [`Connector`] turns it into a session.
+//! - [`Session`]: one connection to one etcd incarnation. Each answer's header is checked; a wrong one ends it for good.
+//! - [`Watch`]: one watch on a session: whole revisions, signs of life.
+//! - [`ListWatch`]: the state machine that keeps a prefix in step, over any number of sessions.
 
 mod backoff;
 mod config;
 mod connect;
+mod dial;
+mod endpoint;
 mod error;
+mod failure;
+mod gate;
 mod list_watch;
+mod pulse;
 mod session;
+mod types;
 mod watch;
+mod wire;
 
 pub use backoff::Backoff;
-pub use config::{Credentials, EtcdConfig, EtcdConfigError, Timing};
-pub use connect::{Connector, Stage};
-pub use error::{ConnectError, SessionError};
+pub use config::{Credentials, EtcdConfig, EtcdConfigError, Plaintext, Timing};
+pub use connect::{Connector, Report};
+pub use error::SessionError;
+pub use failure::{ConnectError, Failure, Stage};
+pub use gate::ListGate;
 pub use list_watch::{ListKind, ListWatch, ListWatchOptions, RestartReason, Step};
-pub use session::{Event, KeyValue, Position, RangePage, Session};
+pub use session::Session;
+pub use types::{Event, KeyValue, Position, RangePage};
+pub use watch::{Heard, Watch};

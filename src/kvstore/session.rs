@@ -1,78 +1,86 @@
 //! One connection to one etcd incarnation; the only way to call it, so that every response header is checked.
 
+use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use etcd_client::{Client, DeleteOptions, GetOptions, KvClient, PutOptions, ResponseHeader, Txn, TxnResponse};
-use tokio::time::timeout;
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio::time::{Instant, timeout};
 
-use super::watch::{self, Heard, Watch};
-use super::{SessionError, Timing};
+use super::connect::told_by;
+use super::types::end_of_prefix;
+use super::watch::{self, Watch};
+use super::wire::Fate;
+use super::{KeyValue, RangePage, SessionError, Timing};
+use crate::tls::CertFacts;
 
-/// Answers and watch messages may be this large: a page of 16,384 identities is 7 MB, and etcd itself sends no more than
-/// its request limit in one value.
-pub(super) const DECODE_LIMIT: usize = 64 << 20;
+/// Answers and watch messages may be this large: a page of 16,384 identities is 7 MB, and one value of etcd's is no larger
+/// than its request limit of 1.5 MiB.
+const DECODE_LIMIT: usize = 64 << 20;
 
-/// A key and its value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyValue {
-    /// Full key.
-    pub key: Vec<u8>,
-    /// Value.
-    pub value: Vec<u8>,
-    /// Revision of its last change.
-    pub mod_revision: i64,
-    /// Revision of its creation.
-    pub create_revision: i64,
-    /// Lease attached, 0 for none.
-    pub lease: i64,
+/// When and why a session ended. Outlives the session, so that the next connection can be made wiser.
+#[derive(Debug)]
+pub(super) struct Ending {
+    began: Instant,
+    fate: Arc<Fate>,
+    /// The first error that made it useless, and how long it had lived.
+    verdict: OnceLock<(SessionError, Duration)>,
 }
 
-/// One change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// Written.
-    Put(KeyValue),
-    /// Gone.
-    Delete {
-        /// Full key.
-        key: Vec<u8>,
-        /// Revision of the delete.
-        mod_revision: i64,
-    },
-}
+impl Ending {
+    pub(super) fn new(fate: Arc<Fate>) -> Arc<Self> {
+        Arc::new(Self { began: Instant::now(), fate, verdict: OnceLock::new() })
+    }
 
-impl Event {
-    /// The revision that made it.
-    #[must_use]
-    pub const fn mod_revision(&self) -> i64 {
-        match self {
-            Self::Put(KeyValue { mod_revision, .. }) | Self::Delete { mod_revision, .. } => *mod_revision,
-        }
+    pub(super) fn verdict(&self) -> Option<&(SessionError, Duration)> {
+        self.verdict.get()
+    }
+
+    /// Ends the session for good; what it returns is the first error that did.
+    fn end(&self, error: SessionError) -> SessionError {
+        let (verdict, _) = self.verdict.get_or_init(|| (told_by(&self.fate, error), self.began.elapsed()));
+        self.fate.gone().cancel();
+        verdict.clone()
     }
 }
 
-/// Where in a store a watcher stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Position {
-    /// The etcd's cluster ID.
-    pub etcd_cluster_id: u64,
-    /// Everything up to this revision is applied.
-    pub revision: i64,
+/// What a session is made of, before the first call.
+pub(super) struct Opening {
+    pub(super) client: Client,
+    pub(super) endpoint: String,
+    pub(super) certificate: Option<CertFacts>,
+    pub(super) timing: Timing,
+    pub(super) ending: Arc<Ending>,
 }
 
-/// One page of a list.
-#[derive(Clone, Debug)]
-pub struct RangePage {
-    /// The entries, ascending by key.
-    pub entries: Vec<KeyValue>,
-    /// Whether more follow behind the last one.
-    pub more: bool,
-    /// The store's revision as of the answer: for a first page, the one to pin the next ones to.
-    pub revision: i64,
+impl Opening {
+    /// A linearizable read: it shows that the etcd has a quorum and lets us in, and its header fixes the cluster ID.
+    pub(super) async fn first_call(self, probe: &[u8]) -> Result<Session, SessionError> {
+        let Self { client, endpoint, certificate, timing, ending } = self;
+        let kv = client.kv_client().max_decoding_message_size(DECODE_LIMIT);
+        let (mut reader, mut maintenance) = (kv.clone(), client.maintenance_client());
+        let (answer, status) = tokio::join!(
+            within("the first read", timing.call, reader.get(probe, Some(GetOptions::new().with_keys_only()))),
+            within("the version", timing.call, maintenance.status()),
+        );
+        let answer = answer?;
+        let header = answer.header().ok_or_else(no_header)?;
+        // The version is for people; an etcd that will not tell it is none the worse.
+        let version = status.ok().map(|status| status.version().to_owned()).filter(|version| !version.is_empty());
+        Ok(Session(Arc::new(Inner {
+            etcd_cluster_id: header.cluster_id(),
+            revision: AtomicI64::new(header.revision()),
+            client,
+            kv,
+            endpoint,
+            version,
+            certificate,
+            timing,
+            ending,
+        })))
+    }
 }
 
 /// A live session; cheap to clone. The first wrong header ends it: every later call fails with the same error.
@@ -84,57 +92,26 @@ struct Inner {
     kv: KvClient,
     endpoint: String,
     version: Option<String>,
+    certificate: Option<CertFacts>,
     etcd_cluster_id: u64,
     /// Highest revision in any header.
     revision: AtomicI64,
     timing: Timing,
-    verdict: OnceLock<SessionError>,
-    ended: CancellationToken,
+    ending: Arc<Ending>,
 }
 
-impl std::fmt::Debug for Inner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session")
             .field("endpoint", &self.endpoint)
             .field("etcd_cluster_id", &format_args!("{:x}", self.etcd_cluster_id))
             .field("revision", &self.revision)
+            .field("ending", &self.ending)
             .finish_non_exhaustive()
     }
 }
 
 impl Session {
-    /// Makes the first call, a linearizable read of `probe`: it shows that the etcd has a quorum and lets us in, and its
-    /// header fixes the cluster ID.
-    pub(super) async fn open(
-        client: Client,
-        endpoint: String,
-        probe: &[u8],
-        timing: Timing,
-    ) -> Result<Self, SessionError> {
-        let mut kv = client.kv_client().max_decoding_message_size(DECODE_LIMIT);
-        let options = GetOptions::new().with_keys_only();
-        let answer = deadline("the first read", timing.call, kv.get(probe, Some(options))).await?;
-        let header = answer.header().ok_or_else(|| SessionError::NotEtcd("an answer without a header".to_owned()))?;
-        let (etcd_cluster_id, revision) = (header.cluster_id(), header.revision());
-        // The version is for people; an etcd (or a proxy) that will not tell it is none the worse.
-        let version = match deadline("the version", timing.call, client.maintenance_client().status()).await {
-            Ok(status) => Some(status.version().to_owned()),
-            Err(error) if error.ends_session() => return Err(error),
-            Err(_) => None,
-        };
-        Ok(Self(Arc::new(Inner {
-            client,
-            kv,
-            endpoint,
-            version,
-            etcd_cluster_id,
-            revision: AtomicI64::new(revision),
-            timing,
-            verdict: OnceLock::new(),
-            ended: CancellationToken::new(),
-        })))
-    }
-
     /// The etcd's cluster ID.
     #[must_use]
     pub fn etcd_cluster_id(&self) -> u64 {
@@ -159,19 +136,17 @@ impl Session {
         self.0.version.as_deref()
     }
 
-    /// Whether both are the same session.
-    pub(super) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-
-    pub(super) fn timing(&self) -> &Timing {
-        &self.0.timing
-    }
-
-    /// Resolves when the session is over: a header was wrong or the connection was found dead.
+    /// The certificate that we presented.
     #[must_use]
-    pub fn closed(&self) -> WaitForCancellationFutureOwned {
-        self.0.ended.clone().cancelled_owned()
+    pub fn certificate(&self) -> Option<&CertFacts> {
+        self.0.certificate.as_ref()
+    }
+
+    /// Resolves when the session is over, with the reason. A dead connection is noticed at once where the network tells, and
+    /// by pings while a watch is open.
+    pub async fn closed(&self) -> SessionError {
+        self.0.ending.fate.gone().cancelled().await;
+        self.end(gone())
     }
 
     /// Reads one key, linearizably; also the revision of the answer.
@@ -179,10 +154,19 @@ impl Session {
     /// # Errors
     /// Any [`SessionError`].
     pub async fn get(&self, key: &[u8]) -> Result<(Option<KeyValue>, i64), SessionError> {
+        self.get_at(key, 0).await
+    }
+
+    /// Reads one key as of an older revision; also the current revision.
+    ///
+    /// # Errors
+    /// Any [`SessionError`]; [`SessionError::Compacted`] where `revision` is.
+    pub async fn get_at(&self, key: &[u8], revision: i64) -> Result<(Option<KeyValue>, i64), SessionError> {
         let mut kv = self.kv()?;
-        let (mut answer, known) = self.call("a read", kv.get(key, None)).await?;
-        let revision = self.check_current(answer.header(), known)?;
-        Ok((answer.take_kvs().into_iter().next().map(key_value), revision))
+        let options = GetOptions::new().with_revision(revision);
+        let (mut answer, known) = self.call("a read", kv.get(key, Some(options))).await?;
+        let current = self.check_current(answer.header(), known)?;
+        Ok((answer.take_kvs().into_iter().next().map(KeyValue::from), current))
     }
 
     /// One page of `[from, end)`, at `revision` if that is not 0. Linearizable.
@@ -204,13 +188,17 @@ impl Session {
         }
         let (mut answer, known) = self.call("a page", kv.get(from, Some(options))).await?;
         let revision = self.check_current(answer.header(), known)?;
-        Ok(RangePage { more: answer.more(), entries: answer.take_kvs().into_iter().map(key_value).collect(), revision })
+        Ok(RangePage {
+            more: answer.more(),
+            entries: answer.take_kvs().into_iter().map(KeyValue::from).collect(),
+            revision,
+        })
     }
 
     /// Writes one key, under a lease unless that is 0; the revision of the write.
     ///
     /// # Errors
-    /// Any [`SessionError`]. After a lost connection or a deadline the outcome is unknown.
+    /// Any [`SessionError`]; see [`SessionError::outcome_is_unknown`].
     pub async fn put(&self, key: &[u8], value: Bytes, lease: i64) -> Result<i64, SessionError> {
         let mut kv = self.kv()?;
         let options = PutOptions::new().with_lease(lease);
@@ -221,18 +209,30 @@ impl Session {
     /// Deletes one key; whether it was there.
     ///
     /// # Errors
-    /// Any [`SessionError`]. After a lost connection or a deadline the outcome is unknown.
+    /// Any [`SessionError`]; see [`SessionError::outcome_is_unknown`].
     pub async fn delete(&self, key: &[u8]) -> Result<bool, SessionError> {
-        let mut kv = self.kv()?;
-        let (answer, known) = self.call("a delete", kv.delete(key, None::<DeleteOptions>)).await?;
-        self.check_current(answer.header(), known)?;
-        Ok(answer.deleted() > 0)
+        Ok(self.delete_range(key, None).await? > 0)
     }
 
-    /// Runs a transaction.
+    /// Deletes all keys that begin with `prefix`; how many there were.
     ///
     /// # Errors
-    /// Any [`SessionError`]. After a lost connection or a deadline the outcome is unknown.
+    /// Any [`SessionError`]; see [`SessionError::outcome_is_unknown`].
+    pub async fn delete_prefix(&self, prefix: &[u8]) -> Result<i64, SessionError> {
+        self.delete_range(prefix, Some(DeleteOptions::new().with_range(end_of_prefix(prefix)))).await
+    }
+
+    async fn delete_range(&self, key: &[u8], options: Option<DeleteOptions>) -> Result<i64, SessionError> {
+        let mut kv = self.kv()?;
+        let (answer, known) = self.call("a delete", kv.delete(key, options)).await?;
+        self.check_current(answer.header(), known)?;
+        Ok(answer.deleted())
+    }
+
+    /// Runs a transaction. Read the answer's raw fields (`.0`): `op_responses()` panics at an answer that is not etcd's.
+    ///
+    /// # Errors
+    /// Any [`SessionError`]; see [`SessionError::outcome_is_unknown`].
     pub async fn txn(&self, txn: Txn) -> Result<TxnResponse, SessionError> {
         let mut kv = self.kv()?;
         let (answer, known) = self.call("a transaction", kv.txn(txn)).await?;
@@ -246,8 +246,8 @@ impl Session {
     /// Any [`SessionError`].
     pub async fn lease_grant(&self, ttl: i64) -> Result<i64, SessionError> {
         self.alive()?;
-        let mut lease = self.0.client.lease_client();
-        let (answer, _) = self.call("a lease", lease.grant(ttl, None)).await?;
+        let mut leases = self.0.client.lease_client();
+        let (answer, _) = self.call("a lease", leases.grant(ttl, None)).await?;
         self.check(answer.header())?;
         Ok(answer.id())
     }
@@ -258,55 +258,60 @@ impl Session {
     /// Any [`SessionError`].
     pub async fn lease_revoke(&self, id: i64) -> Result<(), SessionError> {
         self.alive()?;
-        let mut lease = self.0.client.lease_client();
-        let (answer, _) = self.call("the end of a lease", lease.revoke(id)).await?;
+        let mut leases = self.0.client.lease_client();
+        let (answer, _) = self.call("the end of a lease", leases.revoke(id)).await?;
         self.check(answer.header())?;
         Ok(())
     }
 
-    /// Renews a lease for its whole time. An exchange of its own: what happens to one lease concerns no other.
+    /// Renews a lease; the seconds that it has from now on.
     ///
     /// # Errors
-    /// [`SessionError::LeaseNotFound`] if it is gone, and any other.
-    pub async fn lease_keep_alive(&self, id: i64) -> Result<(), SessionError> {
+    /// Any [`SessionError`]; [`SessionError::LeaseNotFound`] where it is gone.
+    pub async fn lease_keep_alive_once(&self, id: i64) -> Result<i64, SessionError> {
         self.alive()?;
-        let mut lease = self.0.client.lease_client();
-        self.call("the renewal of a lease", lease.keep_alive(id)).await.map(drop)
+        let mut leases = self.0.client.lease_client();
+        let renewed = async {
+            // Opening asks once and keeps the answer's header to itself; the second answer is one that can be checked.
+            let (mut keeper, mut answers) = leases.keep_alive(id).await?;
+            keeper.keep_alive().await?;
+            answers.message().await
+        };
+        let (answer, _) = self.call("the renewal of a lease", renewed).await?;
+        let answer = answer.ok_or_else(|| self.end(gone()))?;
+        self.check(answer.header())?;
+        if answer.ttl() > 0 { Ok(answer.ttl()) } else { Err(SessionError::LeaseNotFound) }
     }
 
-    /// Waits until a key is deleted at or after `revision`. The caller bounds the wait.
+    /// Watches all keys that begin with `prefix`, from `start_revision` on (0: from now on); resolves when etcd has
+    /// confirmed it.
     ///
     /// # Errors
-    /// Any [`SessionError`]; [`SessionError::Compacted`] where `revision` is.
-    pub async fn deleted(&self, key: &[u8], revision: i64) -> Result<(), SessionError> {
-        let end = [key, b"\0"].concat();
-        let mut watch = self.watch(key, &end, revision).await?;
-        loop {
-            match watch.next(self).await? {
-                Heard::Events(events) if events.iter().any(|event| matches!(event, Event::Delete { .. })) => {
-                    return Ok(());
-                }
-                Heard::Events(_) | Heard::Progress(_) => {}
-                Heard::Compacted => return Err(SessionError::Compacted),
-                Heard::Ended(reason) => return Err(SessionError::Unavailable(reason)),
-            }
-        }
-    }
-
-    /// Watches `[from, end)` from `start_revision` on; resolves when the etcd has confirmed it.
-    pub(super) async fn watch(&self, from: &[u8], end: &[u8], start_revision: i64) -> Result<Watch, SessionError> {
+    /// Any [`SessionError`]; a compacted start shows later, as [`super::Heard::Compacted`].
+    pub async fn watch(&self, prefix: &[u8], start_revision: i64) -> Result<Watch, SessionError> {
         self.alive()?;
         let client = self.0.client.watch_client().max_decoding_message_size(DECODE_LIMIT);
-        let opened =
-            deadline("a watch", self.0.timing.watch_created, watch::open(client, from, end, start_revision)).await;
+        let opening = watch::open(client, self.clone(), prefix, start_revision);
+        let opened = within("a watch", self.0.timing.watch_created, opening).await;
         self.judged(opened)
+    }
+
+    /// Whether both are the same session.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    pub(super) fn timing(&self) -> &Timing {
+        &self.0.timing
+    }
+
+    pub(super) fn ending(&self) -> Arc<Ending> {
+        Arc::clone(&self.0.ending)
     }
 
     /// Checks a header's cluster ID; the header's revision.
     pub(super) fn check(&self, header: Option<&ResponseHeader>) -> Result<i64, SessionError> {
-        let Some(header) = header else {
-            return Err(self.end(SessionError::NotEtcd("an answer without a header".to_owned())));
-        };
+        let Some(header) = header else { return Err(self.end(no_header())) };
         if header.cluster_id() != self.0.etcd_cluster_id {
             let (expected, found) = (self.0.etcd_cluster_id, header.cluster_id());
             return Err(self.end(SessionError::ClusterIdChanged { expected, found }));
@@ -315,7 +320,8 @@ impl Session {
     }
 
     /// As [`Self::check`], for a linearizable answer to a question asked when `known` was the highest revision seen: the
-    /// store has that revision still, or it went back in time.
+    /// store has that revision still, or it went back in time. Not compared with what is known by now: another question,
+    /// asked later, may have been answered earlier.
     fn check_current(&self, header: Option<&ResponseHeader>, known: i64) -> Result<i64, SessionError> {
         let found = self.check(header)?;
         if found < known {
@@ -325,27 +331,26 @@ impl Session {
         Ok(found)
     }
 
+    /// The store has, or had, that revision: linearizable answers from now on must not be below it.
     pub(super) fn saw(&self, revision: i64) {
         self.0.revision.fetch_max(revision, Ordering::AcqRel);
     }
 
-    /// Ends the session for good; the error is the first one that did.
+    /// Ends the session for good; what it returns is the first error that did.
     pub(super) fn end(&self, error: SessionError) -> SessionError {
-        let verdict = self.0.verdict.get_or_init(|| error).clone();
-        self.0.ended.cancel();
-        verdict
+        self.0.ending.end(error)
     }
 
-    /// Whether an error is the session's end, noted.
+    /// Ends the session if that error is its end.
     pub(super) fn judged<T>(&self, result: Result<T, SessionError>) -> Result<T, SessionError> {
         result.map_err(|error| if error.ends_session() { self.end(error) } else { error })
     }
 
     fn alive(&self) -> Result<(), SessionError> {
-        match self.0.verdict.get() {
-            Some(error) => Err(error.clone()),
-            None => Ok(()),
+        if let Some((error, _)) = self.0.ending.verdict() {
+            return Err(error.clone());
         }
+        if self.0.ending.fate.gone().is_cancelled() { Err(self.end(gone())) } else { Ok(()) }
     }
 
     fn kv(&self) -> Result<KvClient, SessionError> {
@@ -360,24 +365,31 @@ impl Session {
         call: impl Future<Output = Result<T, etcd_client::Error>>,
     ) -> Result<(T, i64), SessionError> {
         let known = self.revision();
-        let answer = deadline(what, self.0.timing.call, call).await;
+        let answer = within(what, self.0.timing.call, call).await;
+        // A session that was found wrong meanwhile gives no answers, not even right ones.
+        if let Some((error, _)) = self.0.ending.verdict() {
+            return Err(error.clone());
+        }
         Ok((self.judged(answer)?, known))
     }
 }
 
-pub(super) async fn deadline<T, E: Into<SessionError>>(
+fn no_header() -> SessionError {
+    SessionError::NotEtcd("an answer without a header".to_owned())
+}
+
+fn gone() -> SessionError {
+    SessionError::ConnectionLost("the connection ended".to_owned())
+}
+
+async fn within<T, E: Into<SessionError>>(
     what: &'static str,
     limit: Duration,
     call: impl Future<Output = Result<T, E>>,
 ) -> Result<T, SessionError> {
-    match timeout(limit, call).await {
+    // A gRPC call's future is kilobytes, and whoever awaits it would carry them along.
+    match timeout(limit, Box::pin(call)).await {
         Ok(answer) => answer.map_err(Into::into),
         Err(_) => Err(SessionError::Deadline(what)),
     }
-}
-
-pub(super) fn key_value(kv: etcd_client::KeyValue) -> KeyValue {
-    let (mod_revision, create_revision, lease) = (kv.mod_revision(), kv.create_revision(), kv.lease());
-    let (key, value) = kv.into_key_value();
-    KeyValue { key, value, mod_revision, create_revision, lease }
 }

@@ -187,10 +187,11 @@ fn explain_certificate(error: &CertificateError, they: &str) -> TlsFailure {
             "a server's certificate needs the extended key usage serverAuth, a client's clientAuth",
         ),
         CertificateError::Revoked => ("we-refused-theirs-revoked", "is revoked".to_owned(), RENEW),
+        // A new CA often has the name of the old one: then it is the signature that tells them apart.
         CertificateError::BadSignature => (
-            "we-refused-theirs-bad-signature",
-            "has a signature that is wrong: a CA of the same name but another key, most likely".to_owned(),
-            "put the CA that signed it into the CA bundle (trusted-ca-file)",
+            "we-refused-theirs-unknown-issuer",
+            "is signed by a CA that we do not trust, though it has the name of one that we do".to_owned(),
+            "put the new CA beside the old one into the CA bundle (trusted-ca-file)",
         ),
         other => ("we-refused-theirs", format!("cannot be used: {other}"), "make that certificate anew"),
     };

@@ -27,6 +27,11 @@ fn entry(key_hash: u64, offset: u32) -> u64 {
     (key_hash << 32) | u64::from(offset)
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "the low half is the offset")]
+fn offset_of(entry: u64) -> u32 {
+    entry as u32
+}
+
 impl Index {
     /// Offsets whose entry may have that hash, descending.
     pub(super) fn candidates(&self, key_hash: u64) -> impl Iterator<Item = u32> {
@@ -34,7 +39,7 @@ impl Index {
         let bucket = self.rows[row].as_ref().and_then(|row| row[column].as_ref()).map_or(&[][..], |bucket| bucket);
         let first = bucket.partition_point(|&at| at < entry(key_hash, 0));
         let behind = first + bucket[first..].partition_point(|&at| at <= entry(key_hash, u32::MAX));
-        bucket[first..behind].iter().rev().map(|&at| at as u32)
+        bucket[first..behind].iter().rev().map(|&at| offset_of(at))
     }
 
     pub(super) fn insert(&mut self, key_hash: u64, offset: u32) {

@@ -48,6 +48,7 @@ impl Interner {
 
     /// Frees what nobody uses any more; returns how many labels that were. A growing table sweeps itself first, so that
     /// churn alone never makes it grow; this is for after a mass removal.
+    #[expect(clippy::must_use_candidate, reason = "the number is for whoever wants it")]
     pub fn sweep(&self) -> usize {
         self.0
             .shards
@@ -98,6 +99,7 @@ impl Interner {
     fn stored(&self, source_len: u16, key_len: u16, stored: &str) -> Label {
         let hash64 = self.0.hasher.hash_one(stored.as_bytes());
         // The table takes the low bits for the bucket and the top ones for the tag, so the kept half has to serve as both.
+        #[expect(clippy::cast_possible_truncation, reason = "folded, so that no bit is lost")]
         let hash = (hash64 ^ (hash64 >> 32)) as u32;
         let mut shard = lock(&self.0.shards[hash as usize % SHARDS]);
         if let Some(label) = shard.find(spread(hash), |label| label.as_bytes() == stored.as_bytes()) {

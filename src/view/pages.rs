@@ -39,7 +39,7 @@ impl Leaf {
         (self.present & ((1 << bit) - 1)).count_ones() as usize
     }
 
-    fn from_bit(&self, bit: u32) -> &[Identity] {
+    fn starting_at(&self, bit: u32) -> &[Identity] {
         &self.entries[self.rank(bit)..]
     }
 }
@@ -114,7 +114,7 @@ impl Pages {
                 branch.iter().enumerate().skip(skip).filter_map(|(at, leaf)| Some((at, leaf.as_ref()?))).flat_map(
                     move |(leaf_at, leaf)| {
                         let is_first = branch_at == first_branch && leaf_at == first_leaf;
-                        leaf.from_bit(if is_first { bit } else { 0 })
+                        leaf.starting_at(if is_first { bit } else { 0 })
                     },
                 )
             })

@@ -10,6 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::{SOON, flags, page};
+use crate::support::{CertSpec, Pki, eventually};
 
 /// An etcd client YAML for an etcd that is not there.
 fn nobody(dir: &Path) -> PathBuf {
@@ -67,6 +68,30 @@ fn a_bad_file_for_the_own_store_exits_with_2() {
 }
 
 #[test]
+fn certificates_that_cannot_be_used_exit_with_2() {
+    let (dir, pki) = (tempfile::tempdir().unwrap(), Pki::temporary().unwrap());
+    let [one, other] = ["one", "other"].map(|name| pki.issue(&CertSpec::server(name)).unwrap());
+    let not_there = dir.path().join("not-there.crt");
+    let not_pem = dir.path().join("not-pem.crt");
+    std::fs::write(&not_pem, "x").unwrap();
+    for (cert, key, ca, guilty) in [
+        (&one.cert, &other.key, &one.ca, &other.key),
+        (&not_there, &one.key, &one.ca, &not_there),
+        (&not_pem, &one.key, &one.ca, &not_pem),
+        (&one.cert, &one.cert, &one.ca, &one.cert),
+        (&one.cert, &one.key, &one.key, &one.key),
+    ] {
+        let tls = [("cert", cert), ("key", key), ("client-ca", ca)];
+        let tls = tls.map(|(name, path)| format!("--tls-{name}={}", path.display()));
+        let args = flags(&nobody(dir.path()), &tls.each_ref().map(String::as_str));
+        let (code, errors) = outcome(&command(&args).output().unwrap());
+        assert_eq!((code, errors.lines().count()), (2, 1), "{errors}");
+        let start = format!("error: the gRPC API's certificates: {}: ", guilty.display());
+        assert!(errors.starts_with(&start), "{errors}");
+    }
+}
+
+#[test]
 fn an_occupied_port_exits_with_1_and_names_the_setting() {
     let dir = tempfile::tempdir().unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -90,31 +115,43 @@ fn an_occupied_port_exits_with_1_and_names_the_setting() {
 }
 
 /// A binary that runs; killed when dropped.
-struct Process {
+pub(super) struct Process {
     child: Child,
-    http: SocketAddr,
+    pub grpc: SocketAddr,
+    pub http: SocketAddr,
 }
 
 impl Process {
     /// Starts it and waits until it listens.
-    fn start(args: &[String]) -> Self {
+    pub fn start(args: &[String]) -> Self {
         let mut child = command(args).arg("--log-format=json").spawn().unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
-        let http = loop {
+        let [grpc, http] = loop {
             line.clear();
             assert_ne!(log.read_line(&mut line).unwrap(), 0, "it ended before it listened");
             let event: serde_json::Value = serde_json::from_str(&line).unwrap();
             if event["message"] == "listening" {
-                break event["http"].as_str().unwrap().parse().unwrap();
+                break ["grpc", "http"].map(|port| event[port].as_str().unwrap().parse().unwrap());
             }
         };
         // Somebody has to read on, or the process blocks once the pipe is full.
         std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
-        Self { child, http }
+        Self { child, grpc, http }
     }
 
-    fn signal(&self, signal: Signal) {
+    /// Waits for its end, while this side's connections go on.
+    pub async fn exit_code(&mut self) -> i32 {
+        eventually("the process ends", SOON, || std::future::ready(self.child.try_wait().unwrap().is_some())).await;
+        self.child.wait().unwrap().code().unwrap()
+    }
+
+    /// Waits for its end, while nothing else on this thread goes on.
+    pub fn block_on_exit(&mut self) -> i32 {
+        self.child.wait().unwrap().code().unwrap()
+    }
+
+    pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
     }
 }
@@ -135,7 +172,7 @@ async fn without_its_store_it_lives_and_a_signal_ends_it_with_0() {
         assert_eq!(page(process.http, "/readyz").await.0, 503);
         let begin = Instant::now();
         process.signal(signal);
-        assert_eq!(process.child.wait().unwrap().code(), Some(0));
+        assert_eq!(process.exit_code().await, 0);
         assert!(begin.elapsed() < SOON, "within the grace and a bit");
     }
 }

@@ -1,8 +1,6 @@
 //! The life of a gateway: start without its store, readiness, peers that come and go, the end.
 
-use std::path::Path;
-
-use super::{SOON, Store, page, start, stop, until_ready, write_config};
+use super::{SOON, Store, directory, page, start, stop, until_ready, write_config};
 use crate::support::{EtcdOptions, EtcdServer, Pki, eventually};
 
 #[tokio::test]
@@ -31,16 +29,6 @@ async fn starts_without_its_store_and_is_ready_when_that_comes() {
     .await;
     assert_eq!(page(running.http_addr, "/readyz").await.0, 200, "what is known stays known");
     stop(running).await;
-}
-
-/// A directory of peers, with a file for each of them.
-fn directory(dir: &Path, peers: &[&Store]) -> String {
-    let directory = dir.join("peers");
-    std::fs::create_dir(&directory).unwrap();
-    for peer in peers {
-        write_config(&directory, &peer.cluster.name, &peer.etcd);
-    }
-    format!("--clustermesh-config={}", directory.display())
 }
 
 /// The value of a series in a scrape.

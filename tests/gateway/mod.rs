@@ -2,6 +2,7 @@
 
 mod binary;
 mod life;
+mod subscribing;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,6 @@ fn flags(local: &Path, more: &[&str]) -> Vec<String> {
     let mut flags: Vec<String> = [
         "--cluster-name=a",
         "--cluster-id=1",
-        "--plaintext",
         "--listen=127.0.0.1:0",
         "--http-listen=127.0.0.1:0",
         "--backoff-max=200ms",
@@ -34,6 +34,9 @@ fn flags(local: &Path, more: &[&str]) -> Vec<String> {
     .into();
     flags.push(format!("--kvstore-opt=etcd.config={}", local.display()));
     flags.extend(more.iter().map(|flag| (*flag).to_owned()));
+    if !flags.iter().any(|flag| flag.starts_with("--tls-")) {
+        flags.push("--plaintext".to_owned());
+    }
     flags
 }
 
@@ -54,14 +57,25 @@ struct Store {
 
 impl Store {
     async fn start(pki: &Pki, name: &str, id: u32, identities: u32) -> Self {
-        let etcd = EtcdServer::start(EtcdOptions::mtls(name, pki).unwrap().in_memory()).await.unwrap();
+        let etcd = Box::pin(EtcdServer::start(EtcdOptions::mtls(name, pki).unwrap().in_memory())).await.unwrap();
         let (client, cluster) = (etcd.client(), Cluster::new(name, id));
-        let presence = Presence::announce(client.clone(), cluster.clone()).await.unwrap();
+        let presence = Box::pin(Presence::announce(client.clone(), cluster.clone())).await.unwrap();
         let options = FillOptions { count: identities, ..FillOptions::default() };
-        let contents = fill(&client, &cluster, &LabelMix::new(name, id.into()), &options).await.unwrap();
-        presence.complete().await.unwrap();
+        let mix = LabelMix::new(name, id.into());
+        let contents = Box::pin(fill(&client, &cluster, &mix, &options)).await.unwrap();
+        Box::pin(presence.complete()).await.unwrap();
         Self { etcd, cluster, contents, _presence: presence }
     }
+}
+
+/// A directory of peers, with a file for each of them, as the flag that names it.
+fn directory(dir: &Path, peers: &[&Store]) -> String {
+    let directory = dir.join("peers");
+    std::fs::create_dir(&directory).unwrap();
+    for peer in peers {
+        write_config(&directory, &peer.cluster.name, &peer.etcd);
+    }
+    format!("--clustermesh-config={}", directory.display())
 }
 
 /// Stops a gateway and waits for its end.

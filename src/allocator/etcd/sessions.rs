@@ -40,10 +40,10 @@ impl SessionKeeper {
             match self.connector.connect(&|_, _| {}).await {
                 Ok(session) => {
                     tracing::debug!(endpoint = session.endpoint(), "allocator connected");
-                    let closed = session.closed();
-                    self.current.send_replace(Some(session));
+                    self.current.send_replace(Some(session.clone()));
                     self.backoff.reset();
-                    closed.await;
+                    let error = session.closed().await;
+                    tracing::debug!(%error, "allocator's connection ended");
                     self.current.send_replace(None);
                 }
                 Err(error) => tracing::warn!(%error, "allocator not connected"),

@@ -9,7 +9,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::limit::{Limiter, RateLimits};
 use super::sessions::Sessions;
-use crate::kvstore::{KeyValue, Session, SessionError};
+use crate::kvstore::{Event, Heard, KeyValue, Session, SessionError};
 
 /// Keys a page of a list.
 const PAGE: i64 = 4096;
@@ -222,7 +222,7 @@ impl Store {
     /// # Errors
     /// [`SessionError::LeaseNotFound`] if it is gone, and any other.
     pub async fn renew(&self, lease: i64) -> Result<(), SessionError> {
-        self.sessions.current(self.patience).await?.lease_keep_alive(lease).await
+        self.sessions.current(self.patience).await?.lease_keep_alive_once(lease).await.map(drop)
     }
 
     /// Ends a lease and deletes what hangs on it.
@@ -239,7 +239,20 @@ impl Store {
     /// # Errors
     /// Any [`SessionError`].
     pub async fn deleted(&self, key: &[u8], revision: i64) -> Result<(), SessionError> {
-        self.sessions.current(self.patience).await?.deleted(key, revision).await
+        let mut watch = self.sessions.current(self.patience).await?.watch(key, revision).await?;
+        loop {
+            match watch.next().await? {
+                // The watch is of all keys that begin so.
+                Heard::Events(events)
+                    if events.iter().any(|event| matches!(event, Event::Delete { key: gone, .. } if gone == key)) =>
+                {
+                    return Ok(());
+                }
+                Heard::Events(_) | Heard::Progress(_) | Heard::Alive => {}
+                Heard::Compacted => return Err(SessionError::Compacted),
+                Heard::Ended(reason) => return Err(SessionError::Unavailable(reason)),
+            }
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The clusters that a subscriber was told to expect: what Hello says of them, and when AllSynced is due.
+//! The clusters that a subscriber was told to expect: what Hello says of them, and when `AllSynced` is due.
 
 use std::collections::BTreeMap;
 
@@ -70,7 +70,7 @@ impl Expected {
         (!self.all_synced).then_some(self.give_up).filter(|&give_up| Instant::now() < give_up)
     }
 
-    /// AllSynced, once it is due. A cluster that is merely on its way to this subscriber is never left out.
+    /// `AllSynced`, once it is due. A cluster that is merely on its way to this subscriber is never left out.
     pub(super) fn all_synced(&mut self, plan: &Plan, mesh: &MeshView, is_live: impl Fn(&str) -> bool) -> Option<Frame> {
         if self.all_synced {
             return None;
@@ -97,7 +97,7 @@ impl Expected {
         Some(Frame::AllSynced(pb::AllSynced { left_out }))
     }
 
-    /// Waits until a cluster that never came is not configured any more, and names it; or until AllSynced may have become
+    /// Waits until a cluster that never came is not configured any more, and names it; or until `AllSynced` may have become
     /// due by something that the view does not show.
     pub(super) async fn changed(&mut self, mesh: &MeshView) -> Option<String> {
         let Self { status, ready, waiting, all_synced, .. } = self;

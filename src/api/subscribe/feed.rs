@@ -29,7 +29,7 @@ pub(super) struct Feed {
 
 #[derive(Debug)]
 enum State {
-    /// Nothing; or, if `begun`, chunks of a first list that was withdrawn since, which the next SnapshotBegin discards.
+    /// Nothing; or, if `begun`, chunks of a first list that was withdrawn since, which the next `SnapshotBegin` discards.
     Waiting { begun: bool },
     /// Chunks, which add up to `held`, and, if `on_the_way`, a part of what leads from there to its target.
     Loading { held: Option<Arc<ClusterView>>, on_the_way: Option<OnTheWay> },

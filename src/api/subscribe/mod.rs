@@ -7,6 +7,8 @@ mod expected;
 mod feed;
 mod request;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -34,7 +36,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 const STOPPING: &str = "the gateway stops";
 
-/// The frames of one subscription. Ends with a GoAway and a status that is never OK.
+/// The frames of one subscription. Ends with a `GoAway` and a status that is never OK.
 pub(super) type FrameStream = Pin<Box<dyn Stream<Item = Result<pb::SubscribeResponse, Status>> + Send>>;
 
 /// What subscriptions may use.
@@ -44,7 +46,7 @@ pub struct SubscribeOptions {
     pub max_subscribers: usize,
     /// Most that one frame may hold.
     pub limits: FrameLimits,
-    /// How long AllSynced waits for clusters that the gateway itself does not have.
+    /// How long `AllSynced` waits for clusters that the gateway itself does not have.
     pub all_synced_wait: Duration,
     /// Clients that are sent away come back within this time, spread evenly.
     pub reconnect_spread: Duration,
@@ -173,12 +175,11 @@ impl Open {
                 Phase::Running(mut session) => {
                     // A client that reads as fast as we write must not keep the worker for itself.
                     consume_budget().await;
-                    match session.next().await {
-                        Some(frame) => (frame, Phase::Running(session)),
-                        None => {
-                            let spread = open.reconnect_spread;
-                            (go_away(pb::GoAwayReason::Shutdown, STOPPING, spread), Phase::GoneAway)
-                        }
+                    if let Some(frame) = session.next().await {
+                        (frame, Phase::Running(session))
+                    } else {
+                        let frame = go_away(pb::GoAwayReason::Shutdown, STOPPING, open.reconnect_spread);
+                        (frame, Phase::GoneAway)
                     }
                 }
                 Phase::GoneAway => {

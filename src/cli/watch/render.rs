@@ -26,7 +26,7 @@ impl Render for Text {
         match event {
             Event::Update(update) => match update {
                 Update::Hello(hello) => {
-                    note(format!("gateway of cluster {}, version {}", hello.cluster, hello.version))
+                    note(format!("gateway of cluster {}, version {}", hello.cluster, hello.version));
                 }
                 Update::Synced { cluster, changes, .. } => {
                     if !quiet {

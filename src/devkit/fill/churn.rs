@@ -1,6 +1,8 @@
 //! Changes at a steady rate, reproducible from a seed, with a model of what should be there afterwards.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use etcd_client::{Client, Error};
@@ -12,7 +14,7 @@ use super::{BadEntry, Cluster, Contents, LabelMix};
 
 /// An etcd that is stopped does not answer at all.
 const CALL: Duration = Duration::from_secs(5);
-/// How long an etcd may be away before the churn gives up.
+/// How long an etcd may be away before a churn gives up, where it is not told otherwise.
 const PATIENCE: Duration = Duration::from_mins(1);
 const RETRY: Duration = Duration::from_millis(50);
 /// Above this rate several changes share a tick.
@@ -33,15 +35,21 @@ pub struct Churn {
     dice: fastrand::Rng,
     /// In a thousand.
     spoil: u16,
-    changes: u64,
+    patience: Duration,
+    progress: Arc<Progress>,
+}
+
+/// How far a churn is, for whoever watches it.
+#[derive(Debug, Default)]
+struct Progress {
+    changes: AtomicU64,
+    identities: AtomicU64,
 }
 
 /// Why a churn ended before it was told to.
 #[derive(Debug, thiserror::Error)]
-#[error("etcd did not take a change for {} s: {last_error}", PATIENCE.as_secs())]
-pub struct ChurnError {
-    last_error: String,
-}
+#[error("etcd took no change: {0}")]
+pub struct ChurnError(String);
 
 #[derive(Clone, Debug)]
 enum Change {
@@ -54,6 +62,7 @@ impl Churn {
     /// Goes on from `contents`, which must be what [`super::fill`] wrote of this mix.
     #[must_use]
     pub fn new(cluster: Cluster, mix: LabelMix, contents: Contents, seed: u64) -> Self {
+        let progress = Progress { changes: AtomicU64::new(0), identities: AtomicU64::new(contents.len() as u64) };
         Self {
             cluster,
             mix,
@@ -63,7 +72,8 @@ impl Churn {
             spoiled: BTreeSet::new(),
             dice: fastrand::Rng::with_seed(seed),
             spoil: 0,
-            changes: 0,
+            patience: PATIENCE,
+            progress: Arc::new(progress),
         }
     }
 
@@ -71,6 +81,13 @@ impl Churn {
     #[must_use]
     pub fn with_bad_entries(mut self, per_thousand: u16) -> Self {
         self.spoil = per_thousand;
+        self
+    }
+
+    /// Waits that long for an etcd that is away.
+    #[must_use]
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
         self
     }
 
@@ -83,14 +100,14 @@ impl Churn {
     /// Changes made so far.
     #[must_use]
     pub fn changes(&self) -> u64 {
-        self.changes
+        self.progress.changes.load(Ordering::Relaxed)
     }
 
     /// Makes one change. It is tried until etcd takes it: each is idempotent, and so the model stays true whatever became of
     /// a call whose answer was lost.
     ///
     /// # Errors
-    /// Etcd takes no change for a minute.
+    /// Etcd takes no change for longer than the churn has patience.
     pub async fn step(&mut self, client: &Client) -> Result<(), ChurnError> {
         let change = self.plan();
         let start = Instant::now();
@@ -100,8 +117,8 @@ impl Churn {
                 Ok(Err(error)) => error.to_string(),
                 Err(elapsed) => elapsed.to_string(),
             };
-            if start.elapsed() > PATIENCE {
-                return Err(ChurnError { last_error });
+            if start.elapsed() > self.patience {
+                return Err(ChurnError(last_error));
             }
             sleep(RETRY).await;
         }
@@ -112,7 +129,7 @@ impl Churn {
     /// Makes `rate` changes a second until it is told to stop.
     ///
     /// # Errors
-    /// Etcd takes no change for a minute.
+    /// Etcd takes no change for longer than the churn has patience.
     pub async fn run(&mut self, client: &Client, rate: u32, stop: &CancellationToken) -> Result<(), ChurnError> {
         let ticks = rate.clamp(1, TICKS_PER_SECOND);
         let mut tick = interval(Duration::from_secs(1) / ticks);
@@ -129,7 +146,7 @@ impl Churn {
                 self.step(client).await?;
             }
         }
-        tracing::debug!(changes = self.changes, seconds = start.elapsed().as_secs(), "churn stopped");
+        tracing::debug!(changes = self.changes(), seconds = start.elapsed().as_secs(), "churn stopped");
         Ok(())
     }
 
@@ -137,9 +154,9 @@ impl Churn {
     #[must_use]
     pub fn start(mut self, client: Client, rate: u32) -> RunningChurn {
         let stop = CancellationToken::new();
-        let stopped = stop.clone();
+        let (stopped, progress) = (stop.clone(), Arc::clone(&self.progress));
         let task = tokio::spawn(async move { self.run(&client, rate, &stopped).await.map(|()| self) });
-        RunningChurn { stop, task }
+        RunningChurn { stop, progress, task }
     }
 
     fn plan(&mut self) -> Change {
@@ -165,7 +182,6 @@ impl Churn {
     }
 
     fn commit(&mut self, change: Change) {
-        self.changes += 1;
         match change {
             Change::Put(number, set) => {
                 self.spoiled.remove(&number);
@@ -180,6 +196,8 @@ impl Churn {
                 self.contents.remove(&number);
             }
         }
+        self.progress.changes.fetch_add(1, Ordering::Relaxed);
+        self.progress.identities.store(self.contents.len() as u64, Ordering::Relaxed);
     }
 
     /// A number in use: the first at or above a random one.
@@ -220,17 +238,30 @@ async fn write(client: &Client, cluster: &Cluster, change: &Change) -> Result<()
 #[derive(Debug)]
 pub struct RunningChurn {
     stop: CancellationToken,
+    progress: Arc<Progress>,
     task: JoinHandle<Result<Churn, ChurnError>>,
 }
 
 impl RunningChurn {
+    /// Changes made so far.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.progress.changes.load(Ordering::Relaxed)
+    }
+
+    /// How many valid identities the store holds.
+    #[must_use]
+    pub fn identities(&self) -> u64 {
+        self.progress.identities.load(Ordering::Relaxed)
+    }
+
     /// Lets it finish the change at hand and returns it; its contents are then what the store holds.
     ///
     /// # Errors
     /// It had given up before, or its task died.
     pub async fn stop(mut self) -> Result<Churn, ChurnError> {
         self.stop.cancel();
-        (&mut self.task).await.unwrap_or_else(|panic| Err(ChurnError { last_error: panic.to_string() }))
+        (&mut self.task).await.unwrap_or_else(|panic| Err(ChurnError(panic.to_string())))
     }
 }
 

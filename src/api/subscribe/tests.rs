@@ -1,0 +1,409 @@
+//! The state machine of a subscription, without a network: every interleaving of publications and reads is one of these.
+
+use std::collections::BTreeMap;
+
+use futures_util::FutureExt as _;
+use proptest::prelude::*;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::expected::Expected;
+use super::request::{FrameLimits, Plan};
+use super::stream::Session;
+use crate::api::pb;
+use crate::api::pb::subscribe_response::Frame;
+use crate::client::{Fold, Update};
+use crate::identity::{ClusterId, ClusterName, IdentityRange, MaxConnectedClusters, NumericIdentity};
+use crate::telemetry::{ClusterState, StatusBoard};
+use crate::view::{ClusterBuilder, Interner, SourcePosition, View};
+
+const WIDTH: MaxConnectedClusters = MaxConnectedClusters::C255;
+
+fn id(id: u32) -> ClusterId {
+    ClusterId::new(id, WIDTH).unwrap()
+}
+
+fn builder(name: &str, cluster: u32) -> ClusterBuilder {
+    let range = IdentityRange::of(id(cluster), WIDTH);
+    ClusterBuilder::new(Interner::new(), ClusterName::new(name).unwrap(), id(cluster), range)
+}
+
+fn put(builder: &mut ClusterBuilder, offset: u32, value: u32) {
+    let number = NumericIdentity::new(builder.current().range().min() + offset);
+    builder.upsert(number, &format!("k8s:value={value};"), 1).unwrap();
+}
+
+fn sync(builder: &mut ClusterBuilder) {
+    builder.set_synced(SourcePosition { etcd_cluster_id: 1, revision: 7 });
+}
+
+struct Subscriber {
+    session: Session,
+    fold: Fold,
+    _ready: watch::Sender<bool>,
+}
+
+impl Subscriber {
+    fn new(view: &View, status: &StatusBoard, request: pb::SubscribeRequest) -> Self {
+        let (ready, readiness) = watch::channel(true);
+        let plan = Plan::new(request, FrameLimits::default()).unwrap();
+        let give_up = Instant::now() + std::time::Duration::from_secs(30);
+        let expected = Expected::new(status.clone(), readiness, give_up);
+        let mut session = Session::new(plan, view.clone(), expected, CancellationToken::new());
+        session.modes();
+        Self { session, fold: Fold::new(false), _ready: ready }
+    }
+
+    /// The frame that can be had now, folded.
+    fn next(&mut self) -> Option<(Frame, Vec<Update>)> {
+        let frame = self.session.next().now_or_never()??;
+        let updates = self.fold.apply(frame.clone()).unwrap();
+        Some((frame, updates))
+    }
+
+    fn names(&mut self) -> Vec<String> {
+        std::iter::from_fn(|| self.next()).map(|(frame, _)| name(&frame)).collect()
+    }
+}
+
+fn name(frame: &Frame) -> String {
+    match frame {
+        Frame::Hello(_) => "hello".to_owned(),
+        Frame::SnapshotBegin(frame) => format!("begin {}@{}", frame.cluster, frame.cluster_id),
+        Frame::SnapshotChunk(frame) => format!("chunk {} {}", frame.cluster, frame.identities.len()),
+        Frame::Synced(frame) => format!("synced {} {}", frame.cluster, frame.count),
+        Frame::AllSynced(frame) => format!("all synced but {:?}", frame.left_out),
+        Frame::Batch(frame) => {
+            let more = if frame.more { "…" } else { "" };
+            format!("batch {} +{} -{}{more}", frame.cluster, frame.upserted.len(), frame.removed.len())
+        }
+        Frame::ClusterRemoved(frame) => format!("removed {}@{}", frame.cluster, frame.cluster_id),
+        Frame::Heartbeat(_) => "heartbeat".to_owned(),
+        Frame::GoAway(_) => "go away".to_owned(),
+    }
+}
+
+fn mesh() -> (View, StatusBoard) {
+    (View::new(WIDTH, id(1)), StatusBoard::default())
+}
+
+#[tokio::test]
+async fn a_first_list_is_told_as_it_comes_and_anew_when_it_was_withdrawn() {
+    let (view, status) = mesh();
+    status.update("b", |status| status.state = ClusterState::Listing);
+    let mut sub = Subscriber::new(&view, &status, pb::SubscribeRequest::default());
+    assert_eq!(sub.names(), [""; 0], "there is nothing yet, and nothing is given up yet");
+    let mut b = builder("b", 2);
+    put(&mut b, 0, 0);
+    view.publish(b.build());
+    assert_eq!(sub.names(), ["begin b@2", "chunk b 1"]);
+    put(&mut b, 1, 0);
+    view.publish(b.build());
+    assert_eq!(sub.names(), ["chunk b 1"]);
+    // It breaks off. What the subscriber may know of b from an earlier stream is not touched.
+    b.clear();
+    view.withdraw(id(2));
+    assert_eq!(sub.names(), [""; 0]);
+    put(&mut b, 2, 0);
+    view.publish(b.build());
+    assert_eq!(sub.names(), ["begin b@2", "chunk b 1"]);
+    // It breaks off and begins again before the subscriber looks.
+    b.clear();
+    view.withdraw(id(2));
+    put(&mut b, 3, 0);
+    view.publish(b.build());
+    assert_eq!(sub.names(), ["begin b@2", "chunk b 1"]);
+    sync(&mut b);
+    view.publish(b.build());
+    assert_eq!(sub.names(), ["synced b 1", "all synced but []"]);
+    assert_eq!(sub.fold.mesh()["b"].identities.len(), 1);
+}
+
+#[tokio::test]
+#[expect(clippy::many_single_char_names, reason = "clusters are named so")]
+async fn removals_come_before_what_takes_their_place() {
+    let (view, status) = mesh();
+    let mut b = builder("b", 2);
+    put(&mut b, 0, 0);
+    sync(&mut b);
+    view.publish(b.build());
+    let mut sub = Subscriber::new(&view, &status, pb::SubscribeRequest::default());
+    assert_eq!(sub.names(), ["begin b@2", "chunk b 1", "synced b 1", "all synced but []"]);
+
+    // Another cluster gets the ID.
+    let mut c = builder("c", 2);
+    sync(&mut c);
+    view.publish(c.build());
+    assert_eq!(sub.names(), ["removed b@2", "begin c@2", "synced c 0"]);
+    // A cluster moves to another ID, whether its old place is cleared first or not at all.
+    let mut c = builder("c", 1);
+    sync(&mut c);
+    view.publish(c.build());
+    assert_eq!(sub.names(), ["removed c@2", "begin c@1", "synced c 0"]);
+    view.withdraw(id(2));
+    assert_eq!(sub.names(), [""; 0]);
+    // Two swap their IDs between two looks.
+    let (mut d, mut e) = (builder("d", 4), builder("e", 5));
+    for builder in [&mut d, &mut e] {
+        sync(builder);
+        view.publish(builder.build());
+    }
+    assert_eq!(sub.names(), ["begin d@4", "synced d 0", "begin e@5", "synced e 0"]);
+    let (mut d, mut e) = (builder("d", 5), builder("e", 4));
+    for builder in [&mut d, &mut e] {
+        sync(builder);
+        view.publish(builder.build());
+    }
+    let names = sub.names();
+    assert_eq!(names[..2], ["removed d@4", "removed e@5"]);
+    assert_eq!(names[2..], ["begin e@4", "synced e 0", "begin d@5", "synced d 0"]);
+
+    // A first list that broke off says nothing, until the ID is another's.
+    let mut f = builder("f", 6);
+    view.publish(f.build());
+    view.withdraw(id(6));
+    assert_eq!(sub.names(), [""; 0], "not even seen");
+    put(&mut f, 0, 0);
+    view.publish(f.build());
+    assert_eq!(sub.names(), ["begin f@6", "chunk f 1"]);
+    view.withdraw(id(6));
+    assert_eq!(sub.names(), [""; 0]);
+    view.publish(builder("g", 6).build());
+    assert_eq!(sub.names(), ["removed f@6", "begin g@6"]);
+}
+
+#[tokio::test]
+async fn a_drained_cluster_is_removed_though_it_begins_again_at_once() {
+    let (view, status) = mesh();
+    let mut b = builder("b", 2);
+    put(&mut b, 0, 0);
+    sync(&mut b);
+    view.publish(b.build());
+    let mut sub = Subscriber::new(&view, &status, pb::SubscribeRequest::default());
+    sub.names();
+    view.withdraw(id(2));
+    let mut b = builder("b", 2);
+    put(&mut b, 1, 0);
+    view.publish(b.build());
+    assert_eq!(sub.names(), ["removed b@2", "begin b@2", "chunk b 1"]);
+    // But if it is complete again before anybody looks, a difference says all.
+    sync(&mut b);
+    view.publish(b.build());
+    sub.names();
+    view.withdraw(id(2));
+    let mut b = builder("b", 2);
+    put(&mut b, 0, 0);
+    sync(&mut b);
+    view.publish(b.build());
+    assert_eq!(sub.names(), ["batch b +1 -1"]);
+}
+
+#[tokio::test]
+async fn changes_and_snapshots_take_turns() {
+    let (view, status) = mesh();
+    let (mut a, mut big) = (builder("a", 1), builder("big", 2));
+    sync(&mut a);
+    view.publish(a.build());
+    let request = pb::SubscribeRequest { max_items: 10, ..Default::default() };
+    let mut sub = Subscriber::new(&view, &status, request);
+    sub.names();
+    (0..35).for_each(|offset| put(&mut big, offset, 0));
+    sync(&mut big);
+    view.publish(big.build());
+    let mut names = Vec::new();
+    // With a change before every read, both go on.
+    for round in 0..10 {
+        put(&mut a, round, 0);
+        view.publish(a.build());
+        names.extend(sub.next().map(|(frame, _)| name(&frame)));
+    }
+    assert_eq!(names.iter().filter(|name| name.starts_with("batch a")).count(), 5);
+    assert_eq!(names.iter().filter(|name| name.contains("big")).count(), 5);
+    // Changes of what is being told are told after it.
+    put(&mut big, 0, 1);
+    view.publish(big.build());
+    assert_eq!(sub.names(), ["synced big 35", "batch big +1 -0"]);
+}
+
+#[tokio::test]
+async fn a_late_reader_gets_the_net_difference_in_parts() {
+    let (view, status) = mesh();
+    let mut a = builder("a", 1);
+    (0..10).for_each(|offset| put(&mut a, offset, 0));
+    sync(&mut a);
+    view.publish(a.build());
+    let mut sub = Subscriber::new(&view, &status, pb::SubscribeRequest { max_items: 4, ..Default::default() });
+    sub.names();
+    for value in 1..=1_000 {
+        (0..10).for_each(|offset| put(&mut a, offset, value));
+        view.publish(a.build());
+    }
+    a.remove(NumericIdentity::new(a.current().range().min() + 9));
+    view.publish(a.build());
+    assert_eq!(sub.names(), ["batch a +4 -0…", "batch a +4 -0…", "batch a +1 -1"]);
+    // What changed and changed back is nothing.
+    put(&mut a, 0, 1);
+    view.publish(a.build());
+    put(&mut a, 0, 1_000);
+    view.publish(a.build());
+    assert_eq!(sub.names(), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_least_interval_folds_changes() {
+    let (view, status) = mesh();
+    let mut a = builder("a", 1);
+    sync(&mut a);
+    view.publish(a.build());
+    let second = prost_types::Duration { seconds: 1, nanos: 0 };
+    let mut sub =
+        Subscriber::new(&view, &status, pb::SubscribeRequest { min_interval: Some(second), ..Default::default() });
+    sub.names();
+    let begin = Instant::now();
+    for offset in 0..3 {
+        put(&mut a, offset, 0);
+        view.publish(a.build());
+        if offset == 0 {
+            assert_eq!(sub.names(), ["batch a +1 -0"], "the first change does not wait");
+        }
+    }
+    assert_eq!(name(&sub.session.next().await.unwrap()), "batch a +2 -0");
+    assert_eq!(begin.elapsed(), std::time::Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_synced_waits_for_what_may_come_and_not_for_what_may_not() {
+    let (view, status) = mesh();
+    for (cluster, state) in [("b", ClusterState::Connecting), ("c", ClusterState::Refused)] {
+        status.update(cluster, |status| status.state = state);
+    }
+    let mut sub = Subscriber::new(&view, &status, pb::SubscribeRequest::default());
+    assert_eq!(sub.names(), [""; 0]);
+    // A peer's file is removed before the peer ever came.
+    let wait = tokio::spawn(async move {
+        let frame = sub.session.next().await.unwrap();
+        (sub, name(&frame))
+    });
+    tokio::task::yield_now().await;
+    status.remove("b");
+    let (mut sub, removed) = wait.await.unwrap();
+    assert_eq!(removed, "removed b@0");
+    assert_eq!(sub.names(), [r#"all synced but ["c"]"#]);
+
+    status.update("b", |status| status.state = ClusterState::Connecting);
+    let begin = Instant::now();
+    let mut sub =
+        Subscriber::new(&view, &status, pb::SubscribeRequest { clusters: vec!["b".into()], ..Default::default() });
+    assert_eq!(name(&sub.session.next().await.unwrap()), r#"all synced but ["b"]"#);
+    assert_eq!(begin.elapsed(), std::time::Duration::from_secs(30));
+    assert_eq!(name(&sub.session.next().await.unwrap()), "heartbeat");
+    assert_eq!(begin.elapsed(), std::time::Duration::from_mins(1));
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Put(usize, u32, u32),
+    Remove(usize, u32),
+    Publish(usize),
+    Synced(usize),
+    /// Withdraws what is there and begins a new list under a name and an ID.
+    Restart(usize, u8, u32),
+    Read(u8),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let cluster = 0..3usize;
+    prop_oneof![
+        8 => (cluster.clone(), 0..40u32, 0..4u32).prop_map(|(cluster, offset, value)| Op::Put(cluster, offset, value)),
+        3 => (cluster.clone(), 0..40u32).prop_map(|(cluster, offset)| Op::Remove(cluster, offset)),
+        4 => cluster.clone().prop_map(Op::Publish),
+        2 => cluster.clone().prop_map(Op::Synced),
+        1 => (cluster, 0..3u8, 1..4u32).prop_map(|(cluster, name, id)| Op::Restart(cluster, name, id)),
+        6 => (0..6u8).prop_map(Op::Read),
+    ]
+}
+
+type Contents = BTreeMap<u32, String>;
+
+/// What the subscriber holds of complete clusters is, at each marker, a version that was published, never an older one than
+/// it held before; and in the end it is the view.
+fn check(ops: &[Op], max_items: u32) {
+    let (view, status) = mesh();
+    let mut builders = [builder("x", 1), builder("y", 2), builder("z", 3)];
+    let mut published: Vec<(String, Contents)> = Vec::new();
+    let mut sub = Subscriber::new(&view, &status, pb::SubscribeRequest { max_items, ..Default::default() });
+    let mut position: BTreeMap<String, usize> = BTreeMap::new();
+    let mut read = |sub: &mut Subscriber, published: &[(String, Contents)]| {
+        let Some((_, updates)) = sub.next() else { return false };
+        for update in updates {
+            let (Update::Synced { cluster, .. } | Update::Changed { cluster, .. }) = update else { continue };
+            let held = sub.fold.mesh()[&cluster].identities.values();
+            let held: Contents = held.map(|entry| (entry.number, entry.key_string())).collect();
+            let from = position.get(&cluster).copied().unwrap_or(0);
+            let at = published.iter().skip(from).position(|(name, contents)| *name == cluster && *contents == held);
+            position.insert(cluster, from + at.expect("what is held was published, and not before what was held"));
+        }
+        true
+    };
+    for op in ops {
+        match *op {
+            Op::Put(at, offset, value) => put(&mut builders[at], offset, value),
+            Op::Remove(at, offset) => {
+                // A first list only grows.
+                if builders[at].current().is_synced() {
+                    let min = builders[at].current().range().min();
+                    builders[at].remove(NumericIdentity::new(min + offset));
+                }
+            }
+            Op::Synced(at) => sync(&mut builders[at]),
+            Op::Publish(at) => {
+                // Each ID belongs to one builder at a time, as the register of the peers sees to.
+                let version = builders[at].build();
+                let contents =
+                    version.iter().map(|identity| (identity.number().get(), identity.key_string())).collect();
+                published.push((version.name().to_string(), contents));
+                view.publish(version);
+            }
+            Op::Restart(at, name, to) => {
+                let name = ["x", "y", "z"][usize::from(name)];
+                let taken =
+                    |other: &ClusterBuilder| other.current().name().as_str() == name || other.current().id() == id(to);
+                if builders.iter().enumerate().any(|(other, builder)| other != at && taken(builder)) {
+                    continue;
+                }
+                view.withdraw(builders[at].current().id());
+                builders[at] = builder(name, to);
+            }
+            Op::Read(count) => {
+                (0..count).all(|_| read(&mut sub, &published));
+            }
+        }
+    }
+    while read(&mut sub, &published) {}
+    let held = |sub: &Subscriber| -> BTreeMap<String, (u32, usize, u64)> {
+        let clusters = sub.fold.mesh().iter();
+        clusters
+            .map(|(name, cluster)| (name.clone(), (cluster.id, cluster.identities.len(), cluster.checksum())))
+            .collect()
+    };
+    let mesh = view.load();
+    let complete = mesh.clusters().filter(|cluster| cluster.is_synced()).map(|cluster| {
+        let held = (u32::from(cluster.id().get()), cluster.len(), cluster.checksum());
+        (cluster.name().to_string(), held)
+    });
+    assert_eq!(held(&sub), complete.collect());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn whatever_happens_the_subscriber_holds_what_was_published(
+        ops in prop::collection::vec(op(), 1..120),
+        max_items in 1..12u32,
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { check(&ops, max_items) });
+    }
+}

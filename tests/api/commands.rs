@@ -1,0 +1,182 @@
+//! The reading commands, as an operator runs them.
+
+use std::process::Stdio;
+use std::time::SystemTime;
+
+use meshgate::telemetry::{ClusterState, LastError};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::Command;
+
+use super::*;
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_meshgate"));
+    command.args(args).env_clear().kill_on_drop(true).stdin(Stdio::null());
+    command
+}
+
+/// Exit code, standard output, standard error.
+async fn run(args: &[&str]) -> (i32, String, String) {
+    let output = timeout(SOON, command(args).output()).await.expect("ends in time").unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+async fn asked(server: &Server, args: &[&str]) -> (i32, String, String) {
+    let address = format!("--address={}", server.addr);
+    run(&[args, &["--plaintext", &address]].concat()).await
+}
+
+async fn json(server: &Server, args: &[&str]) -> Value {
+    let (code, out, err) = asked(server, args).await;
+    assert_eq!((code, err.as_str()), (0, ""));
+    serde_json::from_str(&out).unwrap()
+}
+
+#[tokio::test]
+async fn identity_list_and_get() {
+    let server = Server::start().await;
+    let mut a = builder("a", 1);
+    put(&mut a, 0, "k8s:app=web;k8s:zone=1;");
+    sync(&mut a);
+    server.view.publish(a.build());
+    publish(&server, "b", 2, 3);
+    server.status.update("c", |status| status.state = ClusterState::Connecting);
+    let number = number(&a, 0).get();
+
+    let (code, out, err) = asked(&server, &["identity", "list"]).await;
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(out.lines().next(), Some("NUMBER      CLUSTER  LABELS"));
+    assert_eq!(out.lines().nth(1), Some(format!("{number:<10}  a        k8s:app=web k8s:zone=1").as_str()));
+    assert_eq!((out.lines().count(), err.as_str()), (5, "left out: c (connecting)\n"));
+    let list = json(&server, &["identity", "list", "--cluster=b", "-o", "json"]).await;
+    assert!(list.as_array().unwrap().len() == 3 && list[0]["cluster"] == "b", "{list}");
+    let (code, _, err) = asked(&server, &["identity", "list", "--cluster=nowhere"]).await;
+    assert_eq!(code, 1);
+    assert!(err.contains("cluster nowhere: no cluster of this name is configured"), "{err}");
+    let (code, _, err) = asked(&server, &["identity", "list", "--cluster=No!"]).await;
+    assert_eq!(code, 2);
+    assert!(err.contains("clusters[0]: a cluster name consists of"), "{err}");
+
+    let (code, out, _) = asked(&server, &["identity", "get", &number.to_string()]).await;
+    assert_eq!(code, 0);
+    assert_eq!(out, format!("{number}\ncluster   a\nrevision  1\nlabels    k8s:app=web\n          k8s:zone=1\n"));
+    let get = json(&server, &["identity", "get", "k8s:zone=1", "k8s:app=web", "-o", "json"]).await;
+    assert_eq!(get["number"], number);
+    let (_, out, _) = asked(&server, &["identity", "get", "0x1"]).await;
+    assert!(out.starts_with("1 (reserved: host)\n"), "{out}");
+    let (code, out, err) = asked(&server, &["identity", "get", "4711"]).await;
+    assert_eq!((code, out.as_str(), err.as_str()), (1, "", "error: no identity has the number 4711\n"));
+    let (code, _, err) = asked(&server, &["identity", "get", "12x"]).await;
+    assert_eq!(code, 2, "{err}");
+    server.end().await;
+}
+
+#[tokio::test]
+async fn clusters() {
+    let server = Server::start().await;
+    server.status.update("a", |status| {
+        status.local = true;
+        status.cluster_id = 1;
+        status.state = ClusterState::Synced;
+        status.identities = 1_234;
+    });
+    server.status.update("b", |status| {
+        status.state = ClusterState::Connecting;
+        status.endpoint = "https://b:2379".to_owned();
+        status.failures = 3;
+        status.last_error = Some(LastError {
+            reason: "dial",
+            message: "connection refused".to_owned(),
+            hint: "is etcd running?".to_owned(),
+            at: SystemTime::now(),
+        });
+        status.rejects.insert("bad-key", 2);
+    });
+    let (code, out, err) = asked(&server, &["clusters"]).await;
+    assert_eq!((code, err.as_str()), (0, ""));
+    let words = |line: usize| out.lines().nth(line).unwrap_or_default().split_whitespace().collect::<Vec<_>>();
+    assert_eq!(words(0), ["CLUSTER", "ID", "STATE", "SINCE", "IDENTITIES", "REJECTED", "ENDPOINT"]);
+    assert_eq!(words(1)[..4], ["a", "(own)", "1", "synced"]);
+    assert_eq!((words(2)[..3].to_vec(), words(2).last()), (vec!["b", "-", "connecting"], Some(&"https://b:2379")));
+    for line in ["b: connection refused (dial, ", "  is etcd running?", "b: 2 entries refused (bad-key 2)"] {
+        assert!(out.contains(line), "{line}\n{out}");
+    }
+    let list = json(&server, &["clusters", "-o", "json"]).await;
+    assert_eq!((&list[0]["identities"], &list[0]["local"]), (&1_234.into(), &true.into()));
+    assert_eq!((&list[1]["state"], &list[1]["last_error"]["reason"]), (&"connecting".into(), &"dial".into()));
+    server.end().await;
+}
+
+#[tokio::test]
+async fn watch_prints_changes_as_they_come() {
+    let server = Server::start().await;
+    let mut a = publish(&server, "a", 1, 2);
+    let address = server.addr.to_string();
+    let mut text = command(&["watch"]);
+    text.env("MESHGATE_ADDRESS", &address).env("MESHGATE_PLAINTEXT", "true");
+    let mut text = text.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut json = command(&["watch", "-o", "json", "--snapshot", "--plaintext", "--address", &address]);
+    let mut json = json.stdout(Stdio::piped()).spawn().unwrap();
+    let mut notes = BufReader::new(text.stderr.take().unwrap()).lines();
+    let mut lines = BufReader::new(text.stdout.take().unwrap()).lines();
+    let mut objects = BufReader::new(json.stdout.take().unwrap()).lines();
+    macro_rules! next {
+        ($lines:expr) => {
+            timeout(SOON, $lines.next_line()).await.unwrap().unwrap().unwrap()
+        };
+    }
+    let mut events = Vec::new();
+    for _ in 0..5 {
+        events.push(serde_json::from_str::<Value>(&next!(objects)).unwrap());
+    }
+    let kinds: Vec<_> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["connected", "upserted", "upserted", "synced", "all_synced"]);
+    while !next!(notes).ends_with("all clusters are synced") {}
+
+    put(&mut a, 0, "k8s:app=other;");
+    put(&mut a, 5, "k8s:app=new;");
+    a.remove(number(&a, 1));
+    server.view.publish(a.build());
+    let [min, one, five] = [0, 1, 5].map(|offset| number(&a, offset).get());
+    let removed = format!("- a {one}  k8s:app=app-1 k8s:padding=xxxxxxxxxxxxxxxx");
+    for end in [
+        format!("~ a {min}  -k8s:app=app-0 -k8s:padding=xxxxxxxxxxxxxxxx +k8s:app=other"),
+        format!("+ a {five}  k8s:app=new"),
+        removed,
+    ] {
+        let line = next!(lines);
+        assert!(line.ends_with(&end) && !line.contains('\x1b'), "{line}\n{end}");
+    }
+    let object: Value = serde_json::from_str(&next!(objects)).unwrap();
+    assert_eq!((&object["number"], &object["before"][0]), (&min.into(), &"k8s:app=app-0".into()));
+    server.view.withdraw(id(1));
+    assert!(next!(lines).ends_with("- a  all of it, 2 identities"));
+
+    server.end().await;
+    while !next!(notes).contains("the gateway sends us away: the gateway stops") {}
+    assert!(next!(notes).contains("again in "));
+    // Whoever reads has enough: no panic, no error.
+    drop(objects);
+    assert!(text.try_wait().unwrap().is_none(), "it goes on trying");
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_the_command_line_is_told() {
+    let (code, _, err) = run(&["clusters"]).await;
+    assert_eq!(code, 2);
+    assert!(err.starts_with("error: the gateway is asked over mutual TLS, which needs --ca, --cert, --key;"), "{err}");
+    let (code, _, err) = run(&["clusters", "--plaintext", "--ca=x"]).await;
+    assert_eq!((code, err.as_str()), (2, "error: --plaintext and --ca: give the one or the other\n"));
+    let (code, _, err) = run(&["clusters", "--plaintext", "--address=nonsense"]).await;
+    assert_eq!(code, 2);
+    assert!(err.contains("address `nonsense`: not HOST:PORT"), "{err}");
+    let (code, _, err) = run(&["clusters", "--ca=/nowhere/ca", "--cert=/nowhere/c", "--key=/nowhere/k"]).await;
+    assert_eq!(code, 2);
+    assert!(err.contains("/nowhere/ca: cannot be read"), "{err}");
+    let (code, _, err) = run(&["clusters", "--plaintext", "--address=127.0.0.1:1"]).await;
+    assert_eq!(code, 1);
+    assert!(err.contains("cannot reach the gateway at 127.0.0.1:1: "), "{err}");
+    assert_eq!(err.lines().count(), 1, "{err}");
+}

@@ -1,0 +1,136 @@
+//! Subscribers that do not read.
+
+use super::*;
+use crate::support::eventually;
+
+#[tokio::test]
+async fn s1_a_stalled_subscriber_gets_one_net_difference_and_nobody_waits_for_it() {
+    let server = Server::start().await;
+    let mut a = publish(&server, "a", 1, 1_000);
+    let mut stalled = server.synced(pb::SubscribeRequest::default()).await;
+    let mut reading = server.synced(pb::SubscribeRequest::default()).await;
+    let sent = || server.sample(r#"meshgate_frames_total{kind="batch"}"#);
+
+    // 50,000 changes, of which the reading one sees each version at once.
+    let mut told = 0;
+    for round in 0..200 {
+        for offset in 0..250 {
+            let key_string = format!("k8s:app=app-{round}-{offset};k8s:padding={:x<300};", "");
+            put(&mut a, (round * 250 + offset) % 1_000, &key_string);
+        }
+        server.view.publish(a.build());
+        told += reading.until_equal(&server.view).await.len();
+    }
+    assert_eq!(told, 200, "every version came by itself");
+    let ahead = sent() - 200;
+    assert!(ahead < 20, "{ahead} batches were sent to one that does not read: more than windows and buffers hold");
+
+    let late = stalled.until_equal(&server.view).await;
+    assert!(late.iter().all(|frame| matches!(frame, Frame::Batch(_))), "no reset is needed");
+    assert_eq!(late.len() as u64, ahead + 1, "what was on its way, and one difference");
+    let Some(Frame::Batch(net)) = late.last() else { panic!("a batch") };
+    assert_eq!((net.upserted.len(), net.more), (1_000, false));
+    server.end().await;
+}
+
+#[tokio::test]
+async fn a_cluster_that_comes_and_goes_unseen_is_not_told() {
+    let server = Server::start().await;
+    let mut a = publish(&server, "a", 1, 1_000);
+    let mut stalled = server.synced(pb::SubscribeRequest { max_items: 10, ..Default::default() }).await;
+    // Fill what is on its way, so that the server waits for the reader.
+    for round in 0..60 {
+        fill(&mut a, 1_000, 100 + round);
+        server.view.publish(a.build());
+        tokio::task::yield_now().await;
+    }
+    let frames = || server.sample(r#"meshgate_frames_total{kind="batch"}"#);
+    let (mut before, mut still) = (frames(), 0);
+    eventually("the server waits for the reader", SOON, || {
+        let now = frames();
+        still = if now > before { 0 } else { still + 1 };
+        before = now;
+        async move { still > 40 }
+    })
+    .await;
+    publish(&server, "b", 2, 10);
+    server.view.withdraw(id(2));
+    let late = stalled.until_equal(&server.view).await;
+    assert!(late.iter().all(|frame| matches!(frame, Frame::Batch(_))), "of b nothing is heard");
+    server.end().await;
+}
+
+#[tokio::test]
+async fn s6_subscribers_that_vanish_are_forgotten() {
+    let options = ServerOptions {
+        keepalive_interval: Duration::from_millis(200),
+        keepalive_timeout: Duration::from_millis(200),
+        ..ServerOptions::default()
+    };
+    let server = Server::start_with(Security::Plaintext, options).await;
+    publish(&server, "a", 1, 10);
+    let mut subs = Vec::new();
+    for _ in 0..50 {
+        subs.push(server.synced(pb::SubscribeRequest::default()).await);
+    }
+    assert_eq!(server.sample("meshgate_subscribers"), 50);
+    drop(subs);
+    eventually("they are gone though nothing changes", SOON, || async { server.sample("meshgate_subscribers") == 0 })
+        .await;
+    // One whose machine is gone: nothing is closed, and nothing answers.
+    let mut dead = raw::subscriber(server.addr).await;
+    eventually("it is there", SOON, || async { server.sample("meshgate_subscribers") == 1 }).await;
+    eventually("it is missed", SOON, || async { server.sample("meshgate_subscribers") == 0 }).await;
+    raw::until_closed(&mut dead).await;
+    server.end().await;
+}
+
+/// A client that speaks just enough HTTP/2 to subscribe, and then never answers.
+pub(super) mod raw {
+    use std::net::SocketAddr;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+    use tokio::time::timeout;
+
+    use super::SOON;
+
+    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+    }
+
+    /// An HPACK literal without indexing, without Huffman coding.
+    fn header(name: &str, value: &str) -> Vec<u8> {
+        let part = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
+        [vec![0], part(name), part(value)].concat()
+    }
+
+    pub async fn subscriber(addr: SocketAddr) -> TcpStream {
+        let mut tcp = TcpStream::connect(addr).await.unwrap();
+        let headers = [
+            header(":method", "POST"),
+            header(":scheme", "http"),
+            header(":path", "/meshgate.v1.MeshService/Subscribe"),
+            header(":authority", "gateway"),
+            header("content-type", "application/grpc"),
+            header("te", "trailers"),
+        ]
+        .concat();
+        let bytes = [
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+            frame(4, 0, 0, &[]),
+            frame(1, 4, 1, &headers),
+            // An empty request: no compression, no length.
+            frame(0, 1, 1, &[0; 5]),
+        ]
+        .concat();
+        tcp.write_all(&bytes).await.unwrap();
+        tcp
+    }
+
+    pub async fn until_closed(tcp: &mut TcpStream) {
+        let mut sink = Vec::new();
+        let _ = timeout(SOON, tcp.read_to_end(&mut sink)).await.expect("the server hangs up");
+    }
+}
