@@ -4,6 +4,7 @@
 //! - [`view`]: versions and diffs; the one picture of the mesh that everything else reads.
 //! - [`kvstore`]: etcd sessions, list and watch, in keys and bytes. [`tls`]: certificates from files.
 //! - [`mirror`]: keeps one cluster of the view in step with one prefix of one store.
+//! - [`allocator`]: one label set, one number, across every node of the cluster.
 //! - [`peer`]: the directory of peers, the life of one, what it may say, who owns which cluster ID.
 //! - [`api`]: the gRPC services. [`client`]: the other end of them.
 //! - [`telemetry`]: metrics, status, health, logs.
@@ -12,6 +13,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod allocator;
 pub mod api;
 pub mod cli;
 pub mod client;

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails there")]
 #![allow(clippy::disallowed_methods, reason = "tests of whole processes have no runtime whose clock they could read")]
 
+mod allocator;
 mod api;
 mod demo;
 mod devkit;

@@ -5,6 +5,7 @@
 #![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counts and ranks are small")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for a terminal")]
 
+mod alloc;
 mod latency;
 mod report;
 mod sync;
@@ -45,6 +46,9 @@ async fn run() -> Result<(), Box<dyn Error>> {
     }
     if runs("latency") {
         latency::run(&mut report).await?;
+    }
+    if runs("alloc") {
+        alloc::run(&mut report).await?;
     }
     report.finish()?;
     Ok(())

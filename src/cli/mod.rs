@@ -4,6 +4,7 @@ mod certs;
 mod clusters;
 mod connection;
 mod demo;
+mod gc;
 mod identity;
 mod output;
 mod run;
@@ -33,6 +34,8 @@ enum Command {
     Identity(identity::Args),
     /// Shows how each cluster of the mesh is doing.
     Clusters(clusters::Args),
+    /// Deletes identities of this cluster that nobody uses.
+    Gc(gc::Args),
     /// Makes development certificates.
     Certs(certs::Args),
     /// Starts three clusters on this machine and shows the mesh live.
@@ -52,6 +55,7 @@ pub fn main() -> ExitCode {
         Command::Watch(args) => watch::run(&args),
         Command::Identity(args) => identity::run(&args),
         Command::Clusters(args) => clusters::run(&args),
+        Command::Gc(args) => gc::run(args),
         Command::Certs(args) => certs::run(&args),
         Command::Demo(args) => demo::run(&args),
     }
