@@ -76,7 +76,7 @@ async fn fight(client: Client, ours: &[Node], agents: &[Agent], arena: usize, ro
     let (mut won, mut lost) = (0, 0);
     for round in 0..rounds {
         if arena == 0 && round % 500 == 499 {
-            println!("{} rounds", (round + 1) * ARENAS);
+            tracing::info!(rounds = (round + 1) * ARENAS, "the contest goes on");
         }
         let fast = join_all(ours.iter().map(|node| async {
             jitter().await;
@@ -114,7 +114,7 @@ async fn a02_lock_takers_and_fast_writers_never_disagree() {
         let filter = tracing_subscriber::EnvFilter::new(filter);
         let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
     }
-    let rounds: usize = std::env::var("MESHGATE_CONTEST_ROUNDS").map_or(2_000, |text| text.parse().unwrap());
+    let rounds: usize = std::env::var("MESHGATE_CONTEST_ROUNDS").map_or(300, |text| text.parse().unwrap());
     let etcd = etcd().await;
     let client = etcd.client();
     let numbers = (5 << 16, (6 << 16) - 1);
