@@ -76,7 +76,7 @@ async fn fight(client: Client, ours: &[Node], agents: &[Agent], arena: usize, ro
     let (mut won, mut lost) = (0, 0);
     for round in 0..rounds {
         if arena == 0 && round % 500 == 499 {
-            println!("{} rounds", (round + 1) * ARENAS);
+            tracing::info!(rounds = (round + 1) * ARENAS, "contest");
         }
         let fast = join_all(ours.iter().map(|node| async {
             jitter().await;
