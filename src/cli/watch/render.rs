@@ -28,13 +28,18 @@ impl Render for Text {
                 Update::Hello(hello) => {
                     note(format!("gateway of cluster {}, version {}", hello.cluster, hello.version));
                 }
-                Update::Synced { cluster, changes, .. } => {
+                Update::Synced { cluster, first, changes } => {
                     if !quiet {
                         changes.iter().try_for_each(|change| line(&time, cluster, change, out))?;
                         out.flush()?;
                     }
-                    let changes = count(changes.len() as u64, "change", "changes");
-                    note(format!("{cluster} is synced: {changes} against what was known"));
+                    let changed = changes.len() as u64;
+                    let what = if *first {
+                        count(changed, "identity", "identities")
+                    } else {
+                        format!("{} against what was known", count(changed, "change", "changes"))
+                    };
+                    note(format!("{cluster} is synced: {what}"));
                 }
                 Update::AllSynced { left_out } if left_out.is_empty() => note("all clusters are synced".to_owned()),
                 Update::AllSynced { left_out } => note(format!("synced, without {}", left_out.join(", "))),
