@@ -23,7 +23,7 @@ check: ## everything that CI does: format, lints, docs, dependencies, tests
 	scripts/test
 
 bench: setup ## what BENCHMARKS.md quotes
-	cargo bench --locked $(ARGS)
+	cargo bench --locked --bench figures -- $(ARGS)
 
 fmt: ## format
 	cargo fmt --all
