@@ -68,8 +68,9 @@ async fn a_stopped_one_is_silent_until_it_goes_on() {
     let client = etcd.client();
     client.kv_client().put("k", "v", None).await.unwrap();
     etcd.stop().unwrap();
-    let silent = timeout(Duration::from_millis(300), client.kv_client().get("k", None)).await;
-    assert!(silent.is_err(), "it answered: {silent:?}");
+    // On a busy machine its threads stop some moments after the signal, so a first answer may still come.
+    let is_silent = || async { timeout(Duration::from_millis(300), client.kv_client().get("k", None)).await.is_err() };
+    eventually("it falls silent", SOON, is_silent).await;
     etcd.cont().unwrap();
     eventually("it answers again", SOON, || async { value(&client, "k").await.is_some() }).await;
 }
