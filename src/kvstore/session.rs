@@ -195,6 +195,29 @@ impl Session {
         })
     }
 
+    /// The keys behind `prefix`, without their values, that were written after the revision `since`, as of `revision`; and
+    /// how many keys there were in all. Linearizable.
+    ///
+    /// # Errors
+    /// Any [`SessionError`]; [`SessionError::Compacted`] where `revision` is.
+    pub async fn keys_written_since(
+        &self,
+        prefix: &[u8],
+        since: i64,
+        revision: i64,
+    ) -> Result<(Vec<KeyValue>, u64), SessionError> {
+        let mut kv = self.kv()?;
+        let options = GetOptions::new()
+            .with_range(end_of_prefix(prefix))
+            .with_keys_only()
+            .with_min_mod_revision(since + 1)
+            .with_revision(revision);
+        let (mut answer, known) = self.call("the keys written since", kv.get(prefix, Some(options))).await?;
+        self.check_current(answer.header(), known)?;
+        let count = u64::try_from(answer.count()).unwrap_or_default();
+        Ok((answer.take_kvs().into_iter().map(KeyValue::from).collect(), count))
+    }
+
     /// Writes one key, under a lease unless that is 0; the revision of the write.
     ///
     /// # Errors
@@ -289,9 +312,21 @@ impl Session {
     /// # Errors
     /// Any [`SessionError`]; a compacted start shows later, as [`super::Heard::Compacted`].
     pub async fn watch(&self, prefix: &[u8], start_revision: i64) -> Result<Watch, SessionError> {
+        self.open_watch(prefix, Some(end_of_prefix(prefix)), start_revision).await
+    }
+
+    /// The same of one key.
+    ///
+    /// # Errors
+    /// As [`Self::watch`].
+    pub async fn watch_key(&self, key: &[u8], start_revision: i64) -> Result<Watch, SessionError> {
+        self.open_watch(key, None, start_revision).await
+    }
+
+    async fn open_watch(&self, key: &[u8], end: Option<Vec<u8>>, start_revision: i64) -> Result<Watch, SessionError> {
         self.alive()?;
         let client = self.0.client.watch_client().max_decoding_message_size(DECODE_LIMIT);
-        let opening = watch::open(client, self.clone(), prefix, start_revision);
+        let opening = watch::open(client, self.clone(), key, end, start_revision);
         let opened = within("a watch", self.0.timing.watch_created, opening).await;
         self.judged(opened)
     }

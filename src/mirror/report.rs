@@ -4,6 +4,8 @@
 use std::time::{Duration, SystemTime};
 
 use super::apply::Outcome;
+use super::audit::{Extent, Findings};
+use super::auditor::Audited;
 use super::rejects::{Example, MAX_EXAMPLES, RejectTally};
 use crate::kvstore::{ConnectError, Session, SessionError};
 use crate::telemetry::{
@@ -175,6 +177,32 @@ impl Reporter {
         if outcome.rejects.total() > 0 {
             self.refused(&outcome.rejects);
         }
+    }
+
+    /// An audit came to its end.
+    pub(super) fn audited(&self, audited: &Audited) {
+        let Audited { extent, findings } = audited;
+        let clean = !findings.is_divergence();
+        self.metrics.audit(clean);
+        self.board.update(&self.cluster, |status| {
+            status.last_audit = Some(SystemTime::now());
+            status.audit_repairs += u64::from(!clean);
+        });
+        if clean {
+            tracing::debug!(cluster = self.cluster, ?extent, "audit: agrees with the store");
+            return;
+        }
+        let Findings { missing, surplus, outdated, examples, .. } = findings;
+        let whole = *extent == Extent::Whole;
+        tracing::warn!(
+            cluster = self.cluster,
+            whole,
+            missing,
+            surplus,
+            outdated,
+            examples = examples.join("; "),
+            "audit: what is held is not what the store holds; it is listed again"
+        );
     }
 
     /// What the view shows of the cluster; nothing if `None`.

@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 use twox_hash::XxHash3_64;
 
-use super::lifecycle::jittered;
+use crate::kvstore::jittered;
 use crate::identity::ClusterName;
 use crate::kvstore::EtcdConfig;
 use crate::mirror::Failure;

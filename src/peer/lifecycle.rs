@@ -20,7 +20,7 @@ use super::register::{ClaimError, ClusterIdRegister};
 use super::state::{Plan, Reading, Verdict, decide};
 use super::tenure::{Makings, Tenure};
 use crate::identity::ClusterName;
-use crate::kvstore::{Session, SessionError, Timing};
+use crate::kvstore::{Session, SessionError, Timing, jittered};
 use crate::mirror::{Dialer, Failure, Reporter, layout};
 use crate::telemetry::{ClusterState, Metrics, StatusBoard};
 
@@ -304,9 +304,4 @@ impl ConfigReader<'_> {
 
 fn parse_time(value: &[u8]) -> Option<SystemTime> {
     OffsetDateTime::parse(std::str::from_utf8(value).ok()?, &Rfc3339).ok().map(SystemTime::from)
-}
-
-/// Ten per cent to either side, so that peers which began together do not stay in step.
-pub(super) fn jittered(interval: Duration) -> Duration {
-    interval.mul_f64(0.9 + fastrand::f64() / 5.0)
 }

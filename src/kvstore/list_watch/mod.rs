@@ -24,9 +24,10 @@ use futures_util::future::BoxFuture;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use self::page::{PageInFlight, Question};
-use self::plan::{NextPage, Plan, next_page, plan};
+use self::plan::{Plan, plan};
+pub(super) use self::plan::{NextPage, next_page};
 use super::types::end_of_prefix;
-use super::{Backoff, Event, Heard, KeyValue, ListGate, Position, Session, SessionError, Watch};
+use super::{Backoff, Event, Heard, KeyReader, KeyValue, ListGate, Position, Session, SessionError, Watch};
 
 /// Options of one list-and-watch.
 #[derive(Clone, Debug)]
@@ -161,6 +162,12 @@ impl ListWatch {
     #[must_use]
     pub const fn applied(&self) -> Option<Position> {
         self.applied
+    }
+
+    /// Reads the prefix's keys, in the same turn as all lists.
+    #[must_use]
+    pub fn keys(&self, session: &Session) -> KeyReader {
+        KeyReader::new(session.clone(), self.prefix.clone(), self.options.gate.clone())
     }
 
     /// The next thing that happens. Dropping the future loses nothing.
