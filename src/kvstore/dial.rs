@@ -1,13 +1,16 @@
 //! From an endpoint to a stream: resolve, TCP, TLS, each with its own deadline.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use rustls::ClientConfig;
 use tokio::net::{TcpStream, lookup_host};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
 use super::endpoint::Endpoint;
@@ -15,9 +18,19 @@ use super::wire::Stream;
 use super::{Failure, Stage};
 use crate::tls::{self, OtherSide};
 
-/// All addresses of the endpoint's host.
-pub(super) async fn resolve(endpoint: &Endpoint, deadline: Duration) -> Result<Vec<SocketAddr>, Failure> {
+/// What an address has before the next one is tried beside it.
+const HEAD_START: Duration = Duration::from_millis(250);
+
+/// All addresses of the endpoint's host, or those that the configuration gives it.
+pub(super) async fn resolve(
+    endpoint: &Endpoint,
+    aliases: &BTreeMap<String, Vec<IpAddr>>,
+    deadline: Duration,
+) -> Result<Vec<SocketAddr>, Failure> {
     let host = endpoint.host.as_str();
+    if let Some(addresses) = aliases.get(host) {
+        return Ok(addresses.iter().map(|&address| SocketAddr::new(address, endpoint.port)).collect());
+    }
     let failed = |reason, message: String| {
         Failure::new(Stage::Resolve, reason, message, "check the name and this machine's resolver, or give an address")
     };
@@ -34,8 +47,34 @@ pub(super) async fn resolve(endpoint: &Endpoint, deadline: Duration) -> Result<V
     }
 }
 
+/// A TCP connection to the first of several addresses that answers, and which one that is. Each is tried a little after the
+/// one before, so that dead ones cost little time and live ones no connections that nobody needs (RFC 8305).
+pub(super) async fn first_tcp(
+    addresses: &[SocketAddr],
+    deadline: Duration,
+) -> Result<(SocketAddr, TcpStream), Failure> {
+    let mut attempts = FuturesUnordered::new();
+    let mut waiting = addresses.iter().copied();
+    loop {
+        if let Some(address) = waiting.next() {
+            attempts.push(async move { tcp(address, deadline).await.map(|tcp| (address, tcp)) });
+        }
+        let more = waiting.len() > 0;
+        tokio::select! {
+            biased;
+            Some(attempt) = attempts.next() => match attempt {
+                Err(failure) if !more && attempts.is_empty() => return Err(failure),
+                Err(_) => {}
+                connected => return connected,
+            },
+            () = sleep(HEAD_START), if more => {}
+            else => return Err(Failure::new(Stage::Dial, "dial-failed", "there is no address", "give one")),
+        }
+    }
+}
+
 /// A TCP connection to one address.
-pub(super) async fn tcp(address: SocketAddr, deadline: Duration) -> Result<TcpStream, Failure> {
+async fn tcp(address: SocketAddr, deadline: Duration) -> Result<TcpStream, Failure> {
     let failed = |reason, message, hint| Failure::new(Stage::Dial, reason, message, hint);
     let connected = async {
         let tcp = TcpStream::connect(address).await?;

@@ -24,6 +24,12 @@ pub enum SessionError {
     /// A watch showed no sign of life.
     #[error("the watch showed no sign of life for {0:?}")]
     Silent(Duration),
+    /// The store is reached, but nothing shows that anybody keeps it up to date.
+    #[error("the store's heartbeat has not moved for {0:?}")]
+    Stale(Duration),
+    /// The server closed the connection because of our pings.
+    #[error("the server closed the connection: too many pings")]
+    TooManyPings,
     /// Another etcd answers under this connection.
     #[error("another etcd answers (cluster ID {found:x} instead of {expected:x})")]
     ClusterIdChanged {
@@ -75,6 +81,8 @@ impl SessionError {
             Self::Tls(failure) => failure.reason,
             Self::Deadline(_) => "deadline",
             Self::Silent(_) => "silent",
+            Self::Stale(_) => "heartbeat-stale",
+            Self::TooManyPings => "too-many-pings",
             Self::ClusterIdChanged { .. } => "etcd-cluster-id-changed",
             Self::RevisionWentBack { .. } => "revision-went-back",
             Self::Compacted => "compacted",
@@ -96,6 +104,12 @@ impl SessionError {
                 "check that the etcd runs and that nothing between us and it drops connections; it is tried again"
             }
             Self::Tls(failure) => failure.hint,
+            Self::Stale(_) => {
+                "check whoever writes that store (clustermesh-apiserver, the operator) and its quorum; other endpoints are tried"
+            }
+            Self::TooManyPings => {
+                "nothing; the next connection pings half as often (etcd's --grpc-keepalive-min-time is above our interval)"
+            }
             Self::ClusterIdChanged { .. } => {
                 "several etcds answer behind one address, or it was replaced; nothing is to be done after a rollout"
             }
@@ -125,6 +139,7 @@ impl SessionError {
             self,
             Self::ConnectionLost(_)
                 | Self::Tls(_)
+                | Self::TooManyPings
                 | Self::Deadline(_)
                 | Self::ClusterIdChanged { .. }
                 | Self::RevisionWentBack { .. }
@@ -139,6 +154,8 @@ impl SessionError {
             self,
             Self::ConnectionLost(_)
                 | Self::Tls(_)
+                | Self::TooManyPings
+                | Self::Stale(_)
                 | Self::Silent(_)
                 | Self::ClusterIdChanged { .. }
                 | Self::RevisionWentBack { .. }
@@ -223,8 +240,21 @@ pub(super) fn is_auth_not_enabled(error: &EtcdError) -> bool {
 pub(super) fn of_transport(error: &(dyn StdError + 'static)) -> SessionError {
     match tls::explain(error, OtherSide::Server) {
         Some(failure) => SessionError::Tls(failure),
+        None if is_too_many_pings(error) => SessionError::TooManyPings,
         None => SessionError::ConnectionLost(innermost(error)),
     }
+}
+
+/// gRPC servers close a connection that pings too often with this code and no other reason for it.
+fn is_too_many_pings(error: &(dyn StdError + 'static)) -> bool {
+    let mut error = Some(error);
+    while let Some(at) = error {
+        if at.downcast_ref::<h2::Error>().is_some_and(|h2| h2.reason() == Some(h2::Reason::ENHANCE_YOUR_CALM)) {
+            return true;
+        }
+        error = at.source();
+    }
+    false
 }
 
 /// The outer layers say "transport error"; the reason is at the bottom.

@@ -66,9 +66,10 @@ impl KeyWatch {
                 Heard::Alive => None,
                 // Whatever happened since is in what is there now.
                 Heard::Compacted | Heard::Ended(_) => {
+                    self.watch = None;
                     sleep(self.backoff.next_delay()).await;
                     let (value, revision) = self.session.get(&self.key).await?;
-                    (self.watch, self.revision) = (None, revision);
+                    self.revision = revision;
                     if self.replace(value.map(|entry| entry.value)) {
                         return Ok(());
                     }

@@ -36,5 +36,5 @@ pub use key_reader::KeyReader;
 pub use key_watch::KeyWatch;
 pub use list_watch::{ListKind, ListWatch, ListWatchOptions, RestartReason, Step};
 pub use session::Session;
-pub use types::{Event, KeyValue, Position, RangePage};
+pub use types::{Event, KeyValue, Position, RangePage, Reads};
 pub use watch::{Heard, Watch};

@@ -55,8 +55,7 @@ pub(super) async fn open(
 ) -> Result<Watch, SessionError> {
     // What we know of, or resume behind, the store must have.
     let known = session.revision().max(start_revision - 1);
-    let mut options =
-        WatchOptions::new().with_start_revision(start_revision).with_progress_notify().with_fragment();
+    let mut options = WatchOptions::new().with_start_revision(start_revision).with_progress_notify().with_fragment();
     if let Some(end) = end {
         options = options.with_range(end);
     }

@@ -1,21 +1,35 @@
 //! Connects until it works: backoff between attempts, every failure told.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::sleep;
 
 use super::report::{Failure, Reporter};
-use crate::kvstore::{Backoff, Connector, EtcdConfig, Session, Stage, Timing};
+use crate::kvstore::{Backoff, Connector, EtcdConfig, Session, Stage, Timing, jittered};
+use crate::tls::CertFacts;
 
 /// A session that was live for this long shows that the trouble before it is over.
 const STEADY: Duration = Duration::from_secs(10);
+
+/// A certificate's end is looked for at least this often.
+const LOOK: Duration = Duration::from_mins(10);
+
+fn lifetime(certificate: &CertFacts) -> Duration {
+    certificate.not_after.duration_since(certificate.not_before).unwrap_or_default()
+}
+
+fn rfc3339(at: SystemTime) -> String {
+    humantime::format_rfc3339_seconds(at).to_string()
+}
 
 /// Makes one session after the other to one etcd.
 #[derive(Debug)]
 pub struct Dialer {
     connector: Connector,
     backoff: Backoff,
+    backoff_base: Duration,
     backoff_max: Duration,
+    resolve_interval: Duration,
 }
 
 impl Dialer {
@@ -25,7 +39,9 @@ impl Dialer {
         Self {
             connector: Connector::new(config, timing.clone()),
             backoff: Backoff::new(timing.backoff_base, timing.backoff_max),
+            backoff_base: timing.backoff_base,
             backoff_max: timing.backoff_max,
+            resolve_interval: timing.resolve_interval,
         }
     }
 
@@ -44,6 +60,69 @@ impl Dialer {
                     reporter.failure(Failure::from(&error));
                     sleep(delay).await;
                 }
+            }
+        }
+    }
+
+    /// The next session, made while another one is in use still, which is left when this is ready.
+    pub async fn connect_beside(&self, session: &Session, reporter: &Reporter) -> Session {
+        let mut backoff = Backoff::new(self.backoff_base, self.backoff_max);
+        loop {
+            match self.connector.connect_beside(session, &|_, _| ()).await {
+                Ok(session) => {
+                    reporter.connected(&session);
+                    return session;
+                }
+                Err(error) => reporter.failure(Failure::from(&error)),
+            }
+            sleep(backoff.next_delay()).await;
+        }
+    }
+
+    /// A session to move to, once this one should be left although it works: ahead of the end of its certificate, or when
+    /// its name has come to mean another address.
+    pub async fn successor(&self, session: &Session, reporter: &Reporter) -> Session {
+        tokio::select! {
+            () = self.certificate_ends(session, reporter) => {
+                tracing::info!(cluster = reporter.cluster(), "connecting anew ahead of the certificate's end");
+            }
+            () = self.address_changes(session) => {
+                let (endpoint, address) = (session.endpoint(), session.address());
+                tracing::info!(cluster = reporter.cluster(), endpoint, %address, "the name has come to mean another address");
+            }
+        }
+        self.connect_beside(session, reporter).await
+    }
+
+    /// Returns when the certificate in use nears its end and a newer one is there.
+    async fn certificate_ends(&self, session: &Session, reporter: &Reporter) {
+        let Some(in_use) = session.certificate() else { return std::future::pending().await };
+        // Within the last third of its life, and not all peers at once.
+        let ahead = lifetime(in_use).mul_f64(0.2 + fastrand::f64() / 10.0);
+        loop {
+            let left = in_use.not_after.duration_since(SystemTime::now()).unwrap_or_default();
+            if let Some(early) = left.checked_sub(ahead).filter(|early| !early.is_zero()) {
+                // The clock that certificates go by may be set meanwhile.
+                sleep(early.min(LOOK)).await;
+                continue;
+            }
+            match self.connector.certificate().await {
+                Ok(Some(newest)) if newest.not_after > in_use.not_after => return,
+                Ok(_) | Err(_) => reporter.concern(Failure {
+                    reason: "certificate-expiring",
+                    message: format!("the certificate that we present expires {}", rfc3339(in_use.not_after)),
+                    hint: "put a newer one into the same files: it is taken up without a break".into(),
+                }),
+            }
+            sleep((left / 10).clamp(Duration::from_millis(500), LOOK)).await;
+        }
+    }
+
+    async fn address_changes(&self, session: &Session) {
+        loop {
+            sleep(jittered(self.resolve_interval)).await;
+            if !self.connector.is_current(session).await {
+                return;
             }
         }
     }

@@ -53,7 +53,12 @@ impl Follower {
     }
 
     /// Steps until the session is over, and says why it is. May be dropped at any time; [`Self::break_off`] is due then.
+    ///
+    /// A session may also be exchanged for another one that stands already: what is live stays so.
     pub async fn follow(&mut self, session: &Session, reporter: &Reporter) -> SessionError {
+        if self.live {
+            reporter.stage("watch");
+        }
         loop {
             tokio::select! {
                 step = self.list_watch.step(session) => match step {
@@ -86,8 +91,9 @@ impl Follower {
         }
     }
 
-    /// Undoes a list that is not complete. What is complete stays.
+    /// Leaves the session, and undoes a list that is not complete. What is complete stays.
     pub fn break_off(&mut self, reporter: &Reporter) {
+        self.list_watch.leave();
         self.live = false;
         self.list_since = None;
         self.auditor.break_off();

@@ -80,6 +80,21 @@ impl Reporter {
         self.change(|status| (status.state, status.stage) = (state, doing));
     }
 
+    /// What is being done, in a word.
+    pub fn stage(&self, doing: &'static str) {
+        self.board.update(&self.cluster, |status| status.stage = doing);
+    }
+
+    /// A transition on the way to being synced; a cluster that is so already only does something beside it.
+    pub fn approach(&self, state: ClusterState, doing: &'static str) {
+        self.change(|status| {
+            if !matches!(status.state, ClusterState::Synced | ClusterState::Degraded) {
+                status.state = state;
+            }
+            status.stage = doing;
+        });
+    }
+
     /// Connecting, for the first time or again: what was synced once is `reconnecting`.
     pub fn connecting(&self) {
         self.change(|status| {
@@ -114,6 +129,8 @@ impl Reporter {
         self.board.update(&self.cluster, |status| {
             session.endpoint().clone_into(&mut status.endpoint);
             status.etcd_cluster_id = session.etcd_cluster_id();
+            status.session += 1;
+            status.certificate_expires = session.certificate().map(|facts| facts.not_after);
             session.version().unwrap_or_default().clone_into(&mut status.etcd_version);
         });
         tracing::info!(
@@ -164,9 +181,23 @@ impl Reporter {
         self.board.update(&self.cluster, |status| status.cluster_id = id);
     }
 
-    /// The heartbeat key was read.
-    pub fn heartbeat(&self, at: SystemTime) {
-        self.board.update(&self.cluster, |status| status.last_heartbeat = Some(at));
+    /// The heartbeat key moved; the time in it, where it is one.
+    pub fn heartbeat(&self, at: Option<SystemTime>) {
+        self.board.update(&self.cluster, |status| {
+            status.last_heartbeat = at.or(status.last_heartbeat);
+            status.heartbeat_moved = Some(SystemTime::now());
+        });
+    }
+
+    /// Whether the heartbeat stands still.
+    pub fn heartbeat_stale(&self, stale: bool) {
+        self.change(|status| {
+            status.heartbeat_stale = stale;
+            status.state = match status.state {
+                ClusterState::Synced | ClusterState::Degraded => live_state(stale),
+                other => other,
+            };
+        });
     }
 
     /// A step was taken.
@@ -227,7 +258,7 @@ impl Reporter {
     pub(super) fn synced(&self) {
         self.change(|status| {
             status.synced_once = true;
-            (status.state, status.stage) = (ClusterState::Synced, "watch");
+            (status.state, status.stage) = (live_state(status.heartbeat_stale), "watch");
         });
     }
 
@@ -268,6 +299,10 @@ impl Reporter {
             status.reject_examples.drain(..too_many);
         });
     }
+}
+
+const fn live_state(heartbeat_stale: bool) -> ClusterState {
+    if heartbeat_stale { ClusterState::Degraded } else { ClusterState::Synced }
 }
 
 fn is_known(status: &ClusterStatus, failure: &Failure) -> bool {

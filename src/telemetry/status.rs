@@ -128,6 +128,8 @@ pub struct ClusterStatus {
     pub last_heartbeat: Option<SystemTime>,
     /// When that value was seen to change last, by our clock.
     pub heartbeat_moved: Option<SystemTime>,
+    /// Whether it has stood still for too long.
+    pub heartbeat_stale: bool,
     /// When what is held was compared with the store's keys last.
     pub last_audit: Option<SystemTime>,
     /// How often that found a difference, since start.

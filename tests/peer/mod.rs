@@ -45,7 +45,6 @@ fn timing() -> PeerTiming {
             ..Timing::default()
         },
         poll: Duration::from_millis(50),
-        wait_poll: Duration::from_millis(20),
         ..PeerTiming::default()
     }
 }
