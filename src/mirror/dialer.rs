@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::sleep;
 
 use super::report::{Failure, Reporter};
-use crate::kvstore::{Backoff, Connector, EtcdConfig, Session, Stage, Timing, jittered};
+use crate::kvstore::{Backoff, Connector, EtcdConfig, Resolver, Session, Stage, Timing, jittered};
 use crate::tls::CertFacts;
 
 /// A session that was live for this long shows that the trouble before it is over.
@@ -43,6 +43,13 @@ impl Dialer {
             backoff_max: timing.backoff_max,
             resolve_interval: timing.resolve_interval,
         }
+    }
+
+    /// The same with another resolver than the operating system's.
+    #[must_use]
+    pub fn with_resolver(mut self, resolver: Resolver) -> Self {
+        self.connector = self.connector.with_resolver(resolver);
+        self
     }
 
     /// The next session, however long it takes. May be dropped at any time.
