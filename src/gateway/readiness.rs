@@ -49,7 +49,7 @@ pub(super) async fn peers_settled(guard: Guard, mut looked: watch::Receiver<bool
 
 /// Peers from which a first sync may still come. A refused one is settled: someone has to change something.
 fn unsettled(clusters: &BTreeMap<String, ClusterStatus>) -> Vec<String> {
-    let settled = |status: &ClusterStatus| status.synced_once || status.state == ClusterState::Refused;
+    let settled = |status: &ClusterStatus| status.synced_once || status.state.is_hopeless();
     clusters
         .iter()
         .filter(|(_, status)| !status.local && !settled(status))

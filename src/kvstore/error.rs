@@ -73,6 +73,9 @@ pub enum SessionError {
 }
 
 impl SessionError {
+    /// The reason of [`Self::Denied`].
+    pub const DENIED: &'static str = "permission-denied";
+
     /// A name from a bounded set; a metric label.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
@@ -86,7 +89,7 @@ impl SessionError {
             Self::ClusterIdChanged { .. } => "etcd-cluster-id-changed",
             Self::RevisionWentBack { .. } => "revision-went-back",
             Self::Compacted => "compacted",
-            Self::Denied(_) => "permission-denied",
+            Self::Denied(_) => Self::DENIED,
             Self::AuthExpired(_) => "auth-expired",
             Self::Unavailable(_) => "unavailable",
             Self::LeaseNotFound => "lease-not-found",

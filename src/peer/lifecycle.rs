@@ -178,9 +178,9 @@ impl Peer {
                     self.session = None;
                     self.break_off();
                     drop(session);
-                    reporter.failure(end.failure);
+                    reporter.failure(end.failure.clone());
                     reporter.connecting();
-                    dialer.pause_after(end.retryable, live_for).await;
+                    dialer.pause_after(&end.failure, end.retryable, live_for).await;
                 }
             }
         }
