@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::telemetry::{ClusterState, ClusterStatus, Guard, Readiness, StatusBoard};
+use crate::telemetry::{ClusterStatus, Guard, Readiness, StatusBoard};
 
 /// Readiness waits for the first sync of our own store, however long it takes: before it, the gateway has nothing of its
 /// own cluster to say. Its loss later changes nothing: what is known stays known.
@@ -71,7 +71,7 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::telemetry::LastError;
+    use crate::telemetry::{ClusterState, LastError};
 
     fn set(board: &StatusBoard, cluster: &str, state: ClusterState) {
         board.update(cluster, |status| {
