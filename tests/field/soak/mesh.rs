@@ -1,0 +1,457 @@
+//! The stores, the gateway between them and the subscribers, and what must hold between all of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use etcd_client::Client;
+use meshgate::devkit::EtcdCluster;
+use meshgate::telemetry::{ClusterState, ClusterStatus};
+use tokio::sync::watch;
+use tokio::time::{Instant, interval, timeout};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::changes::Changes;
+use super::faults::Fault;
+use super::gateway::Gateway;
+use super::subscriber::{Heard, Kind, Subscriber};
+use super::tally::Resources;
+use crate::support::fill::{Cluster, Contents, FillOptions, HEARTBEAT_KEY, LabelMix, fill, valid_contents};
+use crate::support::proxy::Proxy;
+use crate::support::{CertFiles, CertSpec, DEADLINE, EtcdOptions, EtcdServer, Pki, eventually};
+
+/// Identities of each store, about.
+const IDENTITIES: u32 = 400;
+/// From the end of a fault to agreement; none takes nearly so long.
+const AGREEMENT: Duration = Duration::from_mins(1);
+const BEAT: Duration = Duration::from_millis(500);
+
+/// One etcd, or several that are one store.
+pub enum Store {
+    One(EtcdServer),
+    Many(EtcdCluster),
+}
+
+impl Store {
+    pub fn members(&self) -> &[EtcdServer] {
+        match self {
+            Self::One(etcd) => std::slice::from_ref(etcd),
+            Self::Many(cluster) => cluster.members(),
+        }
+    }
+
+    pub fn member(&mut self, n: usize) -> &mut EtcdServer {
+        match self {
+            Self::One(etcd) => etcd,
+            Self::Many(cluster) => cluster.member(n),
+        }
+    }
+}
+
+/// One peer: its store, the proxies before it, its file.
+pub struct Peer {
+    pub cluster: Cluster,
+    pub store: Store,
+    /// Where the store's files are.
+    pub home: tempfile::TempDir,
+    /// Two ways to each member; the file names one of them.
+    proxies: Vec<[Proxy; 2]>,
+    pub way: usize,
+    pub certificate: CertSpec,
+    files: CertFiles,
+    pub changes: Changes,
+    /// Whether its heartbeat is being written.
+    pub beats: watch::Sender<bool>,
+    _beating: AbortOnDropHandle<()>,
+}
+
+impl Peer {
+    async fn start(pki: &Pki, cluster: Cluster, members: usize, seed: u64) -> Self {
+        let home = tempfile::Builder::new().prefix("meshgate-soak-").tempdir_in("/dev/shm").unwrap();
+        let options = EtcdOptions::mtls(&cluster.name, pki).unwrap().data_in(home.path());
+        let store = if members == 1 {
+            Store::One(EtcdServer::start(options).await.unwrap())
+        } else {
+            Store::Many(EtcdCluster::start(members, &options).await.unwrap())
+        };
+        let client = store.members()[0].client();
+        let contents = announce(&client, &cluster, seed, IDENTITIES).await;
+        let mut proxies = Vec::new();
+        for member in store.members() {
+            proxies.push([Proxy::to(member.port()).await, Proxy::to(member.port()).await]);
+        }
+        let certificate = CertSpec::client(&format!("{}-gateway", cluster.name));
+        let files = pki.issue(&certificate).unwrap();
+        let beats = watch::Sender::new(true);
+        let clients = store.members().iter().map(EtcdServer::client).collect();
+        let beating = AbortOnDropHandle::new(tokio::spawn(beat(clients, beats.subscribe())));
+        let changes = Changes::new(cluster.clone(), contents, seed);
+        Self { cluster, store, home, proxies, way: 0, certificate, files, changes, beats, _beating: beating }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.cluster.name
+    }
+
+    /// A client of some member, another than `n` if there is one.
+    pub fn client_beside(&self, n: usize) -> Client {
+        let members = self.store.members();
+        members[(n + 1) % members.len()].client()
+    }
+
+    pub fn client(&self) -> Client {
+        self.client_beside(0)
+    }
+
+    /// The proxies that the file names.
+    pub fn ways(&self) -> impl Iterator<Item = &Proxy> {
+        self.proxies.iter().map(|ways| &ways[self.way])
+    }
+
+    pub fn retarget(&self, port: Option<u16>) {
+        for (member, ways) in self.store.members().iter().zip(&self.proxies) {
+            ways.iter().for_each(|way| way.retarget(port.unwrap_or_else(|| member.port())));
+        }
+    }
+
+    /// Which member the gateway uses, or used last.
+    pub fn member_in_use(&self, status: &ClusterStatus) -> usize {
+        let by_port = |ways: &[Proxy; 2]| ways.iter().any(|way| status.endpoint.ends_with(&format!(":{}", way.port())));
+        self.proxies.iter().position(by_port).unwrap_or_default()
+    }
+
+    pub fn yaml(&self) -> String {
+        let endpoints: String = self.ways().map(|way| format!("- https://127.0.0.1:{}\n", way.port())).collect();
+        let CertFiles { cert, key, ca } = &self.files;
+        format!(
+            "endpoints:\n{endpoints}trusted-ca-file: {}\ncert-file: {}\nkey-file: {}\n",
+            ca.display(),
+            cert.display(),
+            key.display()
+        )
+    }
+
+    pub async fn put(&self, key: String, value: String) {
+        let put = async || self.client().kv_client().put(key.clone(), value.clone(), None).await.is_ok();
+        eventually("the store takes a write", DEADLINE, put).await;
+    }
+
+    pub async fn delete(&self, key: String) {
+        let delete = async || self.client().kv_client().delete(key.clone(), None).await.is_ok();
+        eventually("the store takes a delete", DEADLINE, delete).await;
+    }
+
+    pub async fn valid(&self) -> Contents {
+        read(&self.client(), &self.cluster).await
+    }
+
+    fn open(&self) -> usize {
+        self.proxies.iter().flatten().map(Proxy::open).sum()
+    }
+
+    pub fn accepted(&self) -> u64 {
+        self.proxies.iter().flatten().map(Proxy::accepted).sum()
+    }
+}
+
+/// What the store holds that a gateway may show.
+pub async fn read(client: &Client, cluster: &Cluster) -> Contents {
+    let mut contents = None;
+    let reading = async {
+        while contents.is_none() {
+            contents = timeout(Duration::from_secs(5), valid_contents(client, cluster)).await.ok().and_then(Result::ok);
+        }
+    };
+    timeout(DEADLINE, reading).await.expect("the store can be read");
+    contents.unwrap()
+}
+
+/// Fills a store, and says that it is complete. Without leases: what goes is this test's to say.
+pub async fn announce(client: &Client, cluster: &Cluster, seed: u64, count: u32) -> Contents {
+    let options = FillOptions { count, ..FillOptions::default() };
+    let contents = fill(client, cluster, &LabelMix::new(&cluster.name, seed), &options).await.unwrap();
+    let mut kv = client.kv_client();
+    kv.put(cluster.canary_key(), "2026-11-30T21:37:03Z", None).await.unwrap();
+    kv.put(cluster.config_key(), cluster.config_json(), None).await.unwrap();
+    kv.put(HEARTBEAT_KEY, "2026-11-30T21:37:03Z", None).await.unwrap();
+    contents
+}
+
+async fn beat(members: Vec<Client>, mut beats: watch::Receiver<bool>) {
+    let mut tick = interval(BEAT);
+    loop {
+        tick.tick().await;
+        if beats.wait_for(|beats| *beats).await.is_err() {
+            return;
+        }
+        let now = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+        // Any member will do; one that is stopped or gone is none.
+        for member in &members {
+            if let Ok(Ok(_)) = timeout(BEAT, member.kv_client().put(HEARTBEAT_KEY, now.clone(), None)).await {
+                break;
+            }
+        }
+    }
+}
+
+/// Everything.
+pub struct Mesh {
+    pub peers: Vec<Peer>,
+    pub spare: EtcdServer,
+    pub pki: Pki,
+    directory: tempfile::TempDir,
+    own: EtcdServer,
+    own_changes: Changes,
+    subscribers: Vec<Subscriber>,
+    pub gateway: Gateway,
+}
+
+/// What others than the one at fault must not notice of it.
+#[derive(Debug, PartialEq)]
+struct Peace {
+    state: ClusterState,
+    since: Option<SystemTime>,
+    failures: u64,
+    session: u64,
+}
+
+impl Mesh {
+    pub async fn start(seed: u64) -> Self {
+        let pki = Pki::temporary().unwrap();
+        let clusters = [
+            (Cluster::new("blue", 2), 1),
+            (Cluster::new("green", 3), 1),
+            (Cluster::new("cached", 4).cached(), 1),
+            (Cluster::new("three", 5), 3),
+            (Cluster { synced_canaries: false, ..Cluster::new("plain", 6) }, 1),
+        ];
+        let mut peers = Vec::new();
+        for ((cluster, members), n) in clusters.into_iter().zip(1..) {
+            peers.push(Peer::start(&pki, cluster, members, seed.wrapping_add(n)).await);
+        }
+        let own_cluster = Cluster::new("own", 1);
+        let own = EtcdServer::start(EtcdOptions::mtls("own", &pki).unwrap().in_memory()).await.unwrap();
+        let own_contents = announce(&own.client(), &own_cluster, seed, IDENTITIES).await;
+        let spare = EtcdServer::start(EtcdOptions::mtls("spare", &pki).unwrap().in_memory()).await.unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let own_yaml = directory.path().join("own.yaml");
+        std::fs::write(&own_yaml, own.config_yaml()).unwrap();
+        let folder = directory.path().join("peers");
+        std::fs::create_dir(&folder).unwrap();
+        for peer in &peers {
+            write(&folder, peer.name(), &peer.yaml());
+        }
+        let gateway = Gateway::start(&own_yaml, &folder).await;
+        let address = gateway.running().grpc_addr.to_string();
+        let mut subscribers = Vec::new();
+        for (name, kind, clusters) in [
+            ("the first", Kind::Plain, &[][..]),
+            ("the slow one", Kind::Slow, &[]),
+            ("the one for numbers", Kind::NumbersOnly, &[]),
+            ("the choosy one", Kind::Plain, &["blue", "three"]),
+        ] {
+            subscribers.push(Subscriber::open(name, kind, address.clone(), clusters).await);
+        }
+        let own_changes = Changes::new(own_cluster, own_contents, seed);
+        let mut mesh = Self { peers, spare, pki, directory, own, own_changes, subscribers, gateway };
+        mesh.agree("in the beginning").await;
+        mesh.forget().await;
+        mesh
+    }
+
+    /// One fault at one peer, from its beginning to agreement; the time from its end on.
+    pub async fn round(&mut self, fault: Fault, at: usize, hold: Duration, dice: &mut fastrand::Rng) -> Duration {
+        let began = SystemTime::now();
+        let peace = self.peace(at);
+        self.own_changes.resume(self.own.client());
+        let in_use = self.peers[at].member_in_use(&self.status(at));
+        for (n, peer) in self.peers.iter_mut().enumerate() {
+            // Not by way of the member that the fault may hit.
+            let client = peer.client_beside(if n == at { in_use } else { 0 });
+            peer.changes.resume(client);
+        }
+        let drains = fault.inject(self, at, hold, dice).await;
+        let ended = Instant::now();
+        self.own_changes.pause().await;
+        for peer in &mut self.peers {
+            peer.changes.pause().await;
+        }
+        let what = format!("after {}", fault.name());
+        self.agree(&what).await;
+        let took = ended.elapsed();
+        assert_eq!(peace, self.peace(at), "{what}: another peer noticed");
+        if hold > Duration::from_secs(1) {
+            for (name, status) in self.gateway.running().status.snapshot() {
+                let heard = name == self.peers[at].name() || status.last_event.is_some_and(|event| event > began);
+                assert!(heard, "{what}: nothing was heard of {name}");
+            }
+        }
+        self.assert_nothing_was_lost(&what, drains.then_some(at)).await;
+        self.forget().await;
+        took
+    }
+
+    pub fn status(&self, at: usize) -> ClusterStatus {
+        self.gateway.running().status.snapshot().remove(self.peers[at].name()).unwrap_or_default()
+    }
+
+    fn peace(&self, but: usize) -> BTreeMap<String, Peace> {
+        let but = self.peers[but].name();
+        let others = self.gateway.running().status.snapshot().into_iter().filter(|(name, _)| name != but);
+        let peace = |status: ClusterStatus| {
+            let ClusterStatus { state, since, failures, session, .. } = status;
+            Peace { state, since, failures, session }
+        };
+        others.map(|(name, status)| (name, peace(status))).collect()
+    }
+
+    /// What is shown of a cluster; nothing if it is not shown.
+    pub fn shown(&self, cluster: &str) -> Option<Contents> {
+        let mesh = self.gateway.running().view.load();
+        let shown = mesh.cluster_named(cluster)?;
+        Some(shown.iter().map(|entry| (entry.number().get(), entry.key_string())).collect())
+    }
+
+    /// Waits until view and subscribers hold what the stores do, and every peer is synced.
+    async fn agree(&mut self, what: &str) {
+        let mut stores = vec![("own".to_owned(), read(&self.own.client(), &Cluster::new("own", 1)).await)];
+        for peer in &self.peers {
+            stores.push((peer.name().to_owned(), peer.valid().await));
+        }
+        for (cluster, expected) in &stores {
+            self.agree_on(what, cluster, expected).await;
+        }
+        let all_synced = async || {
+            let board = self.gateway.running().status.snapshot();
+            board.len() == stores.len() && board.values().all(|status| status.state == ClusterState::Synced)
+        };
+        if timeout(AGREEMENT, eventually(what, AGREEMENT * 2, all_synced)).await.is_err() {
+            panic!("{what}: {:#?}", self.gateway.running().status.snapshot());
+        }
+    }
+
+    /// Waits until view and subscribers hold exactly that of a cluster.
+    pub async fn agree_on(&self, what: &str, cluster: &str, expected: &Contents) {
+        let deadline = Instant::now() + AGREEMENT;
+        let status = || self.gateway.running().status.snapshot().remove(cluster);
+        loop {
+            let shown = self.shown(cluster);
+            if shown.as_ref() == Some(expected) {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{what}: {} of {:#?}", difference(shown, expected), status());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        for subscriber in &self.subscribers {
+            loop {
+                let held = subscriber.held(cluster).await;
+                let agrees = match (&held, subscriber.kind) {
+                    (Some(held), Kind::NumbersOnly) => held.keys().eq(expected.keys()),
+                    (Some(held), _) => held == expected,
+                    (None, _) => subscriber.name == "the choosy one" && !["blue", "three"].contains(&cluster),
+                };
+                if agrees {
+                    break;
+                }
+                let who = subscriber.name;
+                assert!(Instant::now() < deadline, "{what}: {who}: {} of {cluster}", difference(held, expected));
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+    }
+
+    /// Waits until no subscriber holds anything of the cluster.
+    pub async fn until_drained(&self, cluster: &str) {
+        let drained = async || {
+            for subscriber in &self.subscribers {
+                if subscriber.held(cluster).await.is_some() {
+                    return false;
+                }
+            }
+            !self.gateway.running().status.snapshot().contains_key(cluster)
+        };
+        eventually("the cluster is drained", AGREEMENT, drained).await;
+    }
+
+    /// Nothing was removed that nobody took away.
+    async fn assert_nothing_was_lost(&self, what: &str, drained: Option<usize>) {
+        for subscriber in &self.subscribers {
+            let Heard { removed, drained: clusters, ends, updates } = subscriber.heard().await;
+            let who = subscriber.name;
+            assert!(ends.is_empty(), "{what}: {who} was cut off: {ends:?}");
+            assert!(updates > 0, "{what}: {who} heard nothing");
+            let allowed = |name: &str| drained.is_some_and(|at| self.peers[at].name() == name);
+            let too_many: Vec<_> = clusters.iter().filter(|name| !allowed(name)).collect();
+            assert!(too_many.is_empty(), "{what}: {who} was told that these are gone: {too_many:?}");
+            for (name, numbers) in removed {
+                let gone = match self.peers.iter().find(|peer| peer.name() == name) {
+                    Some(peer) => &peer.changes.gone,
+                    None => &self.own_changes.gone,
+                };
+                let lost: BTreeSet<_> = numbers.difference(gone).collect();
+                assert!(allowed(&name) || lost.is_empty(), "{what}: {who} lost {lost:?} of {name}");
+            }
+        }
+    }
+
+    /// What happened so far counts no more.
+    async fn forget(&mut self) {
+        for subscriber in &self.subscribers {
+            subscriber.heard().await;
+        }
+        self.own_changes.forget();
+        self.peers.iter_mut().for_each(|peer| peer.changes.forget());
+    }
+
+    pub fn write_file(&self, at: usize) {
+        write(&self.directory.path().join("peers"), self.peers[at].name(), &self.peers[at].yaml());
+    }
+
+    pub fn remove_file(&self, at: usize) {
+        std::fs::remove_file(self.directory.path().join("peers").join(self.peers[at].name())).unwrap();
+    }
+
+    fn resources_now(&self) -> Resources {
+        Resources::of(self.gateway.tasks(), self.peers.iter().map(Peer::open).sum())
+    }
+
+    /// At rest: one connection for each peer.
+    pub async fn resources(&self) -> Resources {
+        let at_rest = async || self.peers.iter().all(|peer| peer.open() == 1);
+        eventually("each peer has one connection", DEADLINE, at_rest).await;
+        self.resources_now()
+    }
+
+    /// As soon as they are back where they were, or as they are then.
+    pub async fn settled_resources(&self, before: &Resources) -> Resources {
+        self.resources().await;
+        let back = async || self.resources_now().counts_not_above(before);
+        let _ = timeout(DEADLINE, eventually("they return", DEADLINE * 2, back)).await;
+        self.resources_now()
+    }
+
+    pub async fn stop(self) {
+        let repairs: Vec<_> = self.gateway.running().status.snapshot().into_iter().collect();
+        for (name, status) in repairs {
+            assert_eq!(status.audit_repairs, 0, "{name}: an audit found what list and watch had missed");
+        }
+        drop(self.subscribers);
+        self.gateway.stop().await;
+    }
+}
+
+/// As an editor does: beside the file, then renamed over it.
+fn write(folder: &Path, name: &str, text: &str) {
+    let next = folder.join(format!(".{name}"));
+    std::fs::write(&next, text).unwrap();
+    std::fs::rename(next, folder.join(name)).unwrap();
+}
+
+fn difference(found: Option<Contents>, expected: &Contents) -> String {
+    let Some(found) = found else { return "nothing is held".to_owned() };
+    let missing: Vec<_> = expected.keys().filter(|number| !found.contains_key(number)).collect();
+    let extra: Vec<_> = found.keys().filter(|number| !expected.contains_key(number)).collect();
+    let other: Vec<_> =
+        expected.iter().filter(|(number, set)| found.get(number).is_some_and(|found| found != *set)).collect();
+    format!("missing {missing:?}, too many {extra:?}, with other labels {other:?}")
+}
