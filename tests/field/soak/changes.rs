@@ -12,13 +12,14 @@ use crate::support::fill::{Churn, Cluster, Contents, LabelMix};
 
 /// Changes a second.
 const RATE: u32 = 20;
-/// Of a thousand changes, so many write what must be refused.
+/// Of a thousand changes of a peer's store, so many write what must be refused.
 const BAD: u16 = 50;
 
 /// The changes of one store: paused or running.
 pub struct Changes {
     cluster: Cluster,
     seed: u64,
+    bad: u16,
     generation: u64,
     paused: Option<Churn>,
     running: Option<(CancellationToken, AbortOnDropHandle<Outcome>)>,
@@ -29,8 +30,18 @@ pub struct Changes {
 type Outcome = (Churn, BTreeSet<u32>);
 
 impl Changes {
-    pub fn new(cluster: Cluster, contents: Contents, seed: u64) -> Self {
-        let mut changes = Self { cluster, seed, generation: 0, paused: None, running: None, gone: BTreeSet::new() };
+    pub fn of_a_peer(cluster: Cluster, contents: Contents, seed: u64) -> Self {
+        Self::new(cluster, contents, seed, BAD)
+    }
+
+    /// Our own store may say what it likes.
+    pub fn of_our_own(cluster: Cluster, contents: Contents, seed: u64) -> Self {
+        Self::new(cluster, contents, seed, 0)
+    }
+
+    fn new(cluster: Cluster, contents: Contents, seed: u64, bad: u16) -> Self {
+        let mut changes =
+            Self { cluster, seed, bad, generation: 0, paused: None, running: None, gone: BTreeSet::new() };
         changes.rebuild(contents);
         changes
     }
@@ -40,7 +51,7 @@ impl Changes {
         self.generation += 1;
         let seed = self.seed.wrapping_mul(1_000_003).wrapping_add(self.generation);
         let mix = LabelMix::new(&self.cluster.name, seed);
-        self.paused = Some(Churn::new(self.cluster.clone(), mix, contents, seed).with_bad_entries(BAD));
+        self.paused = Some(Churn::new(self.cluster.clone(), mix, contents, seed).with_bad_entries(self.bad));
     }
 
     pub fn resume(&mut self, client: Client) {

@@ -100,8 +100,18 @@ impl Fault {
         }
     }
 
-    /// Lasts for `hold`, and is over when this returns; whether the peer's entries were to be drained meanwhile.
-    pub async fn inject(self, mesh: &mut Mesh, at: usize, hold: Duration, dice: &mut fastrand::Rng) -> bool {
+    /// Whether the peer's entries are to be drained meanwhile.
+    pub const fn drains(self) -> bool {
+        matches!(self, Self::FileRemoved | Self::ClusterIdChanged)
+    }
+
+    /// Whether it is over before anybody can have noticed: then a new session tells that somebody has.
+    pub const fn is_momentary(self) -> bool {
+        matches!(self, Self::ShortCut | Self::OtherAddress | Self::CertificateRotated)
+    }
+
+    /// Lasts for `hold`, unless it is momentary, and is over when this returns.
+    pub async fn inject(self, mesh: &mut Mesh, at: usize, hold: Duration, dice: &mut fastrand::Rng) {
         let status = mesh.status(at);
         let peer = &mut mesh.peers[at];
         let in_use = peer.member_in_use(&status);
@@ -173,7 +183,6 @@ impl Fault {
                 mesh.until_drained(mesh.peers[at].name()).await;
                 sleep(hold).await;
                 mesh.write_file(at);
-                return true;
             }
             Self::FileRewritten => {
                 let accepted = peer.accepted();
@@ -202,10 +211,7 @@ impl Fault {
                 sleep(hold).await;
                 peer.put(peer.cluster.config_key(), peer.cluster.config_json()).await;
             }
-            Self::ClusterIdChanged => {
-                cluster_id_changed(mesh, at, hold).await;
-                return true;
-            }
+            Self::ClusterIdChanged => cluster_id_changed(mesh, at, hold).await,
             Self::CanaryMissing => {
                 peer.delete(peer.cluster.canary_key()).await;
                 peer.ways().for_each(Proxy::cut);
@@ -213,7 +219,6 @@ impl Fault {
                 peer.put(peer.cluster.canary_key(), "2026-11-30T21:37:04Z".to_owned()).await;
             }
         }
-        false
     }
 }
 

@@ -8,7 +8,7 @@ use etcd_client::Client;
 use meshgate::devkit::EtcdCluster;
 use meshgate::telemetry::{ClusterState, ClusterStatus};
 use tokio::sync::watch;
-use tokio::time::{Instant, interval, timeout};
+use tokio::time::{Instant, interval, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::changes::Changes;
@@ -85,7 +85,7 @@ impl Peer {
         let beats = watch::Sender::new(true);
         let clients = store.members().iter().map(EtcdServer::client).collect();
         let beating = AbortOnDropHandle::new(tokio::spawn(beat(clients, beats.subscribe())));
-        let changes = Changes::new(cluster.clone(), contents, seed);
+        let changes = Changes::of_a_peer(cluster.clone(), contents, seed);
         Self { cluster, store, home, proxies, way: 0, certificate, files, changes, beats, _beating: beating }
     }
 
@@ -252,7 +252,7 @@ impl Mesh {
         ] {
             subscribers.push(Subscriber::open(name, kind, address.clone(), clusters).await);
         }
-        let own_changes = Changes::new(own_cluster, own_contents, seed);
+        let own_changes = Changes::of_our_own(own_cluster, own_contents, seed);
         let mut mesh = Self { peers, spare, pki, directory, own, own_changes, subscribers, gateway };
         mesh.agree("in the beginning").await;
         mesh.forget().await;
@@ -270,23 +270,30 @@ impl Mesh {
             let client = peer.client_beside(if n == at { in_use } else { 0 });
             peer.changes.resume(client);
         }
-        let drains = fault.inject(self, at, hold, dice).await;
-        let ended = Instant::now();
+        let session = self.status(at).session;
+        if fault.is_momentary() {
+            sleep(hold).await;
+        }
+        fault.inject(self, at, hold, dice).await;
+        let (ended, lasted) = (Instant::now(), began.elapsed().unwrap());
         self.own_changes.pause().await;
         for peer in &mut self.peers {
             peer.changes.pause().await;
         }
         let what = format!("after {}", fault.name());
+        if fault.is_momentary() {
+            eventually(&what, AGREEMENT, async || self.status(at).session > session).await;
+        }
         self.agree(&what).await;
         let took = ended.elapsed();
         assert_eq!(peace, self.peace(at), "{what}: another peer noticed");
-        if hold > Duration::from_secs(1) {
+        if lasted > Duration::from_secs(1) {
             for (name, status) in self.gateway.running().status.snapshot() {
                 let heard = name == self.peers[at].name() || status.last_event.is_some_and(|event| event > began);
                 assert!(heard, "{what}: nothing was heard of {name}");
             }
         }
-        self.assert_nothing_was_lost(&what, drains.then_some(at)).await;
+        self.assert_nothing_was_lost(&what, fault.drains().then_some(at)).await;
         self.forget().await;
         took
     }
@@ -340,7 +347,7 @@ impl Mesh {
                 break;
             }
             assert!(Instant::now() < deadline, "{what}: {} of {:#?}", difference(shown, expected), status());
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            sleep(Duration::from_millis(5)).await;
         }
         for subscriber in &self.subscribers {
             loop {
@@ -355,7 +362,7 @@ impl Mesh {
                 }
                 let who = subscriber.name;
                 assert!(Instant::now() < deadline, "{what}: {who}: {} of {cluster}", difference(held, expected));
-                tokio::time::sleep(Duration::from_millis(5)).await;
+                sleep(Duration::from_millis(5)).await;
             }
         }
     }

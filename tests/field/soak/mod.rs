@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use self::faults::Fault;
 use self::mesh::Mesh;
+pub use self::tally::Resources;
 use self::tally::Tally;
 
 /// Faults without `MESHGATE_SOAK`.
