@@ -1,4 +1,6 @@
 //! x
+mod access;
+mod certificates;
 mod play;
 mod replicas;
 mod rounds;

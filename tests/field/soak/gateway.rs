@@ -29,7 +29,7 @@ impl Gateway {
             ("clustermesh-config", &peers.display().to_string()),
             ("peer-rescan-interval", "100ms"),
             ("audit-interval", "5s"),
-            ("heartbeat-timeout", "8s"),
+            ("heartbeat-timeout", "5s"),
             // Several pages a list.
             ("list-page-size", "64"),
         ];
