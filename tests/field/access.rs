@@ -12,11 +12,11 @@ use crate::support::fill::{Cluster, HEARTBEAT_KEY};
 use crate::support::proxy::Proxy;
 use crate::support::{CertSpec, EtcdOptions, EtcdServer, Pki, eventually};
 
-/// The longest pause between attempts, half a minute by default: what somebody has to change first is tried less often yet.
+/// The shortest pause after a denial; a minute by default.
 const SLOW: Duration = Duration::from_secs(1);
 
 fn denied(status: &ClusterStatus) -> bool {
-    status.state == ClusterState::Reconnecting
+    status.state == ClusterState::Denied
         && status.last_error.as_ref().is_some_and(|error| error.reason == "permission-denied" && !error.hint.is_empty())
 }
 
@@ -116,15 +116,12 @@ async fn e07_a_wrong_password_is_no_loop() {
     let proxy = Proxy::to(store.etcd.port()).await;
     let rig = Rig::with(|settings| {
         settings.timing = timing();
-        settings.timing.etcd.backoff_max = SLOW;
+        settings.timing.etcd.denied_pause = SLOW;
     });
     rig.write("blue", &yaml(proxy.port(), "guess"));
-    rig.until("blue", "is denied", |status| {
-        status.last_error.as_ref().is_some_and(|error| error.reason == "permission-denied")
-    })
-    .await;
+    rig.until("blue", "is denied", denied).await;
     let tries = attempts(&proxy, SLOW * 4).await;
-    assert!(tries <= 4, "{tries} attempts in four times the longest pause");
+    assert!(tries <= 4, "{tries} attempts in four times the shortest pause");
     assert!(rig.version(2).is_none());
     rig.write("blue", &yaml(proxy.port(), "secret"));
     rig.until_shown(2, &store.contents(&[(1, "a")])).await;
@@ -162,7 +159,7 @@ async fn t07_a_role_that_is_narrowed_while_connected_keeps_the_data() {
         .replace(&certs.key.display().to_string(), &files.key.display().to_string());
     let rig = Rig::with(|settings| {
         settings.timing = timing();
-        settings.timing.etcd.backoff_max = SLOW;
+        settings.timing.etcd.denied_pause = SLOW;
         settings.timing.audit_interval = Duration::from_millis(500);
     });
     rig.write("blue", &yaml);
@@ -182,7 +179,7 @@ async fn t07_a_role_that_is_narrowed_while_connected_keeps_the_data() {
     proxy.cut();
     rig.until("blue", "is denied", denied).await;
     let tries = attempts(&proxy, SLOW * 4).await;
-    assert!(tries <= 4, "{tries} attempts in four times the longest pause");
+    assert!(tries <= 4, "{tries} attempts in four times the shortest pause");
     assert_eq!(rig.shown(2), store.contents(&[(1, "a")]));
     assert!(rig.subscriber.log().await.is_empty(), "denied is not empty");
 

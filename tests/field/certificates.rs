@@ -1,14 +1,14 @@
 //! Certificates over time, by way of a peer's files.
 
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use meshgate::telemetry::ClusterState;
 use tokio::time::sleep;
 
-use crate::peer::{DEADLINE, Rig, Store, mount, timing};
+use crate::peer::{Rig, Store, mount, timing};
 use crate::support::proxy::Proxy;
-use crate::support::{CertFiles, CertSpec, Pki, eventually};
+use crate::support::{CertFiles, CertSpec, Pki};
 
 fn text(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap()
@@ -22,38 +22,6 @@ fn yaml(port: u16, ca: &Path, files: &CertFiles) -> String {
         files.cert.display(),
         files.key.display()
     )
-}
-
-/// A certificate that lives for some seconds, and is renewed half-way: the connection moves on before its end, although
-/// nothing looks at the directory.
-#[tokio::test(flavor = "multi_thread")]
-async fn t01_a_connection_is_renewed_ahead_of_its_certificates_end() {
-    let pki = Pki::temporary().unwrap();
-    let store = Store::new(&pki, "blue", 2, &["a", "b"]).await;
-    let proxy = Proxy::to(store.etcd.port()).await;
-    let now = SystemTime::now();
-    let spec = CertSpec::client("short").not_before(now - Duration::from_secs(1));
-    let end = now + Duration::from_secs(7);
-    let files = pki.issue(&spec.clone().not_after(end)).unwrap();
-    let file = yaml(proxy.port(), &files.ca, &files);
-    let rig = Rig::with(|settings| {
-        std::fs::write(settings.directory.join("blue"), file).unwrap();
-        settings.rescan = Duration::from_hours(1);
-    });
-    rig.until_state("blue", ClusterState::Synced).await;
-    let first = rig.status("blue").unwrap();
-    rig.subscriber.clear().await;
-    pki.issue(&spec).unwrap();
-    rig.until("blue", "presents the new one", |status| {
-        status.certificate_expires > first.certificate_expires && status.session > first.session
-    })
-    .await;
-    assert!(SystemTime::now() < end, "in time");
-    assert_eq!(rig.status("blue").unwrap().state, ClusterState::Synced);
-    assert_eq!(rig.status("blue").unwrap().failures, 0);
-    eventually("the old connection is left", DEADLINE, async || proxy.open() == 1).await;
-    assert!(rig.subscriber.log().await.is_empty(), "{:?}", rig.subscriber.log().await);
-    rig.stop().await;
 }
 
 /// A new certificate beside the old key, for longer than a session waits to be replaced: what works goes on working.

@@ -1,6 +1,8 @@
 //! x
 mod access;
+mod addresses;
 mod certificates;
+mod liveness;
 mod play;
 mod replicas;
 mod rounds;

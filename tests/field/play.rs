@@ -13,12 +13,9 @@ use crate::support::fill::Cluster;
 pub const ETCD_ID: u64 = 7;
 const WATCH: i64 = 3;
 
-/// Keys with their values and revisions.
+/// Every change so far, the first one at revision 1: a key, and its value unless it was deleted.
 #[derive(Debug, Default)]
-struct Contents {
-    revision: i64,
-    keys: BTreeMap<Vec<u8>, (Vec<u8>, i64)>,
-}
+struct Contents(Vec<(Vec<u8>, Option<Vec<u8>>)>);
 
 /// The peer's store.
 #[derive(Clone, Debug)]
@@ -66,26 +63,19 @@ impl Play {
     }
 
     pub fn put(&self, key: &str, value: &str) -> PbEvent {
-        let mut contents = self.contents.lock().unwrap();
-        contents.revision += 1;
-        let revision = contents.revision;
-        contents.keys.insert(key.into(), (value.into(), revision));
-        let kv = PbKeyValue { key: key.into(), value: value.into(), mod_revision: revision, ..PbKeyValue::default() };
+        let mod_revision = self.change(key, Some(value));
+        let kv = PbKeyValue { key: key.into(), value: value.into(), mod_revision, ..PbKeyValue::default() };
         PbEvent { r#type: 0, kv: Some(kv), prev_kv: None }
     }
 
-    /// Deletes an identity, and returns the event that a watch would tell of it.
-    pub fn delete_app(&self, n: u32) -> PbEvent {
-        let key = self.cluster.identity_key(self.number(n));
+    fn change(&self, key: &str, value: Option<&str>) -> i64 {
         let mut contents = self.contents.lock().unwrap();
-        contents.revision += 1;
-        contents.keys.remove(key.as_bytes());
-        let kv = PbKeyValue { key: key.into(), mod_revision: contents.revision, ..PbKeyValue::default() };
-        PbEvent { r#type: 1, kv: Some(kv), prev_kv: None }
+        contents.0.push((key.into(), value.map(Into::into)));
+        contents.revision()
     }
 
     pub fn revision(&self) -> i64 {
-        self.contents.lock().unwrap().revision
+        self.contents.lock().unwrap().revision()
     }
 
     pub fn answers(&self) -> impl FnMut(&PbRangeRequest) -> Result<PbRangeResponse, Status> + Send + use<> {
@@ -123,6 +113,23 @@ impl Play {
 }
 
 impl Contents {
+    fn revision(&self) -> i64 {
+        i64::try_from(self.0.len()).unwrap()
+    }
+
+    /// Keys with their values and revisions, as of some revision; 0 is now.
+    fn at(&self, revision: i64) -> BTreeMap<&[u8], (&[u8], i64)> {
+        let until = if revision == 0 { self.revision() } else { revision };
+        let mut keys = BTreeMap::new();
+        for ((key, value), at) in self.0.iter().zip(1..=until) {
+            match value {
+                Some(value) => keys.insert(key.as_slice(), (value.as_slice(), at)),
+                None => keys.remove(key.as_slice()),
+            };
+        }
+        keys
+    }
+
     fn answer(&self, request: &PbRangeRequest) -> PbRangeResponse {
         let inside = |key: &[u8]| {
             if request.range_end.is_empty() {
@@ -131,15 +138,15 @@ impl Contents {
                 key >= request.key.as_slice() && key < request.range_end.as_slice()
             }
         };
-        let found: Vec<_> = self.keys.iter().filter(|(key, _)| inside(key)).collect();
+        let found: Vec<_> = self.at(request.revision).into_iter().filter(|(key, _)| inside(key)).collect();
         let count = found.len();
         let mut kvs: Vec<_> = found
             .into_iter()
             .filter(|(_, (_, revision))| *revision >= request.min_mod_revision)
             .map(|(key, (value, mod_revision))| PbKeyValue {
-                key: key.clone(),
-                value: if request.keys_only { Vec::new() } else { value.clone() },
-                mod_revision: *mod_revision,
+                key: key.to_vec(),
+                value: if request.keys_only { Vec::new() } else { value.to_vec() },
+                mod_revision,
                 ..PbKeyValue::default()
             })
             .collect();
@@ -149,7 +156,7 @@ impl Contents {
             kvs.truncate(limit);
         }
         PbRangeResponse {
-            header: header(ETCD_ID, self.revision),
+            header: header(ETCD_ID, self.revision()),
             kvs: if request.count_only { Vec::new() } else { kvs },
             more,
             count: i64::try_from(count).unwrap(),
