@@ -1,7 +1,7 @@
 //! Certificates over time, by way of a peer's files.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use meshgate::telemetry::ClusterState;
 use tokio::time::sleep;
@@ -31,7 +31,7 @@ async fn t01_a_pair_that_does_not_match_costs_no_session() {
     let store = Store::new(&pki, "blue", 2, &["a"]).await;
     let proxy = Proxy::to(store.etcd.port()).await;
     let spec = CertSpec::client("rotated");
-    let files = pki.issue(&spec).unwrap();
+    let files = pki.issue(&spec.clone().not_after(SystemTime::now() + Duration::from_hours(1))).unwrap();
     let rig = Rig::with(|settings| {
         settings.timing = timing();
         settings.timing.replace_wait = Duration::from_millis(500);
@@ -54,9 +54,15 @@ async fn t01_a_pair_that_does_not_match_costs_no_session() {
     assert_eq!((status.state, status.since), (ClusterState::Synced, first.since), "no drop");
     store.put_app(2, "b").await;
     rig.until_shown(2, &store.contents(&[(1, "a"), (2, "b")])).await;
+    // Not even a cut ends it: the last good pair connects again.
+    let session = rig.status("blue").unwrap().session;
+    proxy.cut();
+    rig.until("blue", "is back", |status| status.session > session && status.state == ClusterState::Synced).await;
+    let (session, expires) = (rig.status("blue").unwrap().session, first.certificate_expires);
+    assert_eq!(rig.status("blue").unwrap().certificate_expires, expires);
     std::fs::write(&files.key, new_key).unwrap();
     rig.until("blue", "presents the new pair", |status| {
-        status.session > first.session && status.state == ClusterState::Synced
+        status.session > session && status.state == ClusterState::Synced && status.certificate_expires > expires
     })
     .await;
     assert_eq!(rig.subscriber.log().await.len(), 1, "but for the change itself, nothing was heard");
