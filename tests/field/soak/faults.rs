@@ -6,7 +6,8 @@ use std::time::Duration;
 use meshgate::telemetry::ClusterState;
 use tokio::time::sleep;
 
-use super::mesh::{Mesh, Peer, Store, announce, read};
+use super::mesh::Mesh;
+use super::peer::{Peer, Store, announce, read};
 use crate::support::fill::Cluster;
 use crate::support::proxy::{Direction, Proxy};
 use crate::support::{DEADLINE, eventually};
@@ -116,32 +117,12 @@ impl Fault {
         let peer = &mut mesh.peers[at];
         let in_use = peer.member_in_use(&status);
         match self {
-            Self::ShortCut => peer.ways().for_each(Proxy::cut),
-            Self::LongCut => {
-                peer.ways().for_each(Proxy::cut_off);
-                sleep(hold).await;
-                peer.ways().for_each(Proxy::restore);
-            }
-            Self::NothingArrives | Self::NothingComesBack | Self::BlackHole => {
-                // One member, or all that there are.
-                let affected = if dice.bool() { 1 } else { usize::MAX };
-                for way in peer.ways().cycle_from(in_use).take(affected) {
-                    if self != Self::NothingComesBack {
-                        way.stall(Direction::ToServer);
-                    }
-                    if self != Self::NothingArrives {
-                        way.stall(Direction::ToClient);
-                    }
-                }
-                sleep(hold).await;
-                peer.ways().for_each(Proxy::flow);
-            }
-            Self::Delay => {
-                let delay = Duration::from_millis(dice.u64(10..300));
-                peer.ways().for_each(|way| way.delay(delay));
-                sleep(hold).await;
-                peer.ways().for_each(|way| way.delay(Duration::ZERO));
-            }
+            Self::ShortCut
+            | Self::LongCut
+            | Self::NothingArrives
+            | Self::NothingComesBack
+            | Self::BlackHole
+            | Self::Delay => self.of_the_network(peer, in_use, hold, dice).await,
             Self::OtherEtcd => other_etcd(mesh, at, hold).await,
             Self::Stopped => {
                 peer.store.member(in_use).stop().unwrap();
@@ -220,6 +201,38 @@ impl Fault {
             }
         }
     }
+
+    async fn of_the_network(self, peer: &Peer, in_use: usize, hold: Duration, dice: &mut fastrand::Rng) {
+        match self {
+            Self::ShortCut => peer.ways().for_each(Proxy::cut),
+            Self::LongCut => {
+                peer.ways().for_each(Proxy::cut_off);
+                sleep(hold).await;
+                peer.ways().for_each(Proxy::restore);
+            }
+            Self::NothingArrives | Self::NothingComesBack | Self::BlackHole => {
+                // One member, or all that there are.
+                let affected = if dice.bool() { 1 } else { usize::MAX };
+                for way in peer.ways().cycle_from(in_use).take(affected) {
+                    if self != Self::NothingComesBack {
+                        way.stall(Direction::ToServer);
+                    }
+                    if self != Self::NothingArrives {
+                        way.stall(Direction::ToClient);
+                    }
+                }
+                sleep(hold).await;
+                peer.ways().for_each(Proxy::flow);
+            }
+            Self::Delay => {
+                let delay = Duration::from_millis(dice.u64(10..300));
+                peer.ways().for_each(|way| way.delay(delay));
+                sleep(hold).await;
+                peer.ways().for_each(|way| way.delay(Duration::ZERO));
+            }
+            _ => unreachable!("none of the network's"),
+        }
+    }
 }
 
 trait CycleFrom<'a> {
@@ -244,16 +257,15 @@ async fn other_etcd(mesh: &mut Mesh, at: usize, hold: Duration) {
     peer.changes.pause().await;
     let here = peer.valid().await;
     let cluster = peer.cluster.clone();
-    announce(&client, &cluster, 0, 50).await;
+    announce(&client, &cluster, 0).await;
     let mut kv = client.kv_client();
     for (n, (number, key_string)) in here.iter().enumerate() {
-        match n % 4 {
-            0 => {}
-            1 => {
-                drop(kv.put(cluster.identity_key(*number), format!("k8s:moved={n};{key_string}"), None).await.unwrap())
-            }
-            _ => drop(kv.put(cluster.identity_key(*number), key_string.clone(), None).await.unwrap()),
-        }
+        let key_string = match n % 4 {
+            0 => continue,
+            1 => format!("k8s:moved={n};{key_string}"),
+            _ => key_string.clone(),
+        };
+        kv.put(cluster.identity_key(*number), key_string, None).await.unwrap();
     }
     let there = read(&client, &cluster).await;
     // What only one of them has goes on the way there or on the way back.
