@@ -14,25 +14,24 @@ use crate::support::fill::{Churn, Cluster, FillOptions, LabelMix, fill, load, va
 use crate::support::proxy::{Direction, Proxy};
 use crate::support::{CertSpec, Pki, eventually};
 
-fn rounds(variable: &str, default: u32) -> u32 {
-    std::env::var(variable).map_or(default, |text| text.parse().expect("a number of rounds"))
+/// As many as the variable says, if it is set.
+fn rounds(variable: &str) -> Option<u32> {
+    std::env::var(variable).ok().map(|text| text.parse().expect("a number of rounds"))
 }
 
-/// Identities of the store that is connected to again and again.
-const MANY: u32 = 2_000;
-
-/// `MESHGATE_RECONNECTS` says how often.
+/// `MESHGATE_RECONNECTS` says how often; the store is a large one then.
 #[tokio::test(flavor = "multi_thread")]
 async fn r08_reconnects_leave_nothing_behind() {
-    let rounds = rounds("MESHGATE_RECONNECTS", 40);
+    let (rounds, many) = rounds("MESHGATE_RECONNECTS").map_or((40, 1_000), |rounds| (rounds, 20_000));
     let pki = Pki::temporary().unwrap();
     let store = Store::new(&pki, "blue", 2, &[]).await;
     let proxy = Proxy::to(store.etcd.port()).await;
-    let rig = Rig::with(|settings| settings.list_watch.page_size = 500);
+    let rig = Rig::with(|settings| settings.list_watch.page_size = i64::from(many) / 4);
     let relabel = async |round: u32| {
         let set = |n: u32| format!("k8s:app=a{n};k8s:io.cilium.k8s.policy.cluster=blue;k8s:round={round};");
-        let entries = (0..MANY).map(|n| (store.cluster.identity_key(store.number(n)), set(n)));
+        let entries = (0..many).map(|n| (store.cluster.identity_key(store.number(n)), set(n)));
         load(&store.etcd.client(), entries, 0).await.unwrap();
+        store.etcd.client().kv_client().get("x", None).await.unwrap().header().unwrap().revision()
     };
     relabel(0).await;
     rig.write("blue", &store.yaml_through(proxy.port()));
@@ -84,7 +83,7 @@ async fn r08_reconnects_leave_nothing_behind() {
 /// connections hang when they are to be closed.
 #[tokio::test(flavor = "multi_thread")]
 async fn r22_rotations_under_churn_lose_nothing() {
-    let rotations = rounds("MESHGATE_ROTATIONS", 15);
+    let rotations = rounds("MESHGATE_ROTATIONS").unwrap_or(15);
     let pki = Pki::temporary().unwrap();
     let cluster = Cluster::new("blue", 2);
     let store = Store::empty(&pki, cluster.clone()).await;
