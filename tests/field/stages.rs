@@ -216,14 +216,15 @@ async fn m03_the_status_names_the_stage_of_each_fault() {
             .replace(&certs.key.display().to_string(), &expired.key.display().to_string()),
     );
     rig.write("no-config", &yaml);
+    // Whose ID the other one wants.
+    rig.write("good", &yaml);
+    rig.until_state("good", ClusterState::Synced).await;
     for (name, cluster) in [
         ("clash", Cluster::new("clash", 2)),
         ("width", Cluster { width: meshgate::identity::MaxConnectedClusters::C511, ..config("width") }),
         ("no-canary", Cluster::new("no-canary", 8)),
     ] {
         good.put(&cluster.config_key(), cluster.config_json()).await;
-        rig.write("good", &yaml);
-        rig.until_state("good", ClusterState::Synced).await;
         rig.write(name, &yaml);
     }
     let stalled = Play::new("stalled", 7, &["a"]);
