@@ -82,6 +82,17 @@ impl Connector {
         self
     }
 
+    /// Goes on with the certificates in `known` if they are of the same files, so that the last good pair is not forgotten
+    /// with a connector; remembers its own there otherwise.
+    #[must_use]
+    pub fn with_certificates(mut self, known: &mut Option<Arc<ClientTls>>) -> Self {
+        match known {
+            Some(known) if known.files() == self.tls.files() => self.tls = Arc::clone(known),
+            _ => *known = Some(Arc::clone(&self.tls)),
+        }
+        self
+    }
+
     /// Another key to read first than the heartbeat; it need not exist, but we must be allowed to read it.
     #[must_use]
     pub fn with_probe_key(mut self, key: impl Into<Vec<u8>>) -> Self {
