@@ -67,6 +67,8 @@ pub struct Mirror {
     list: Option<List>,
     /// What the store holds beside that; shared with an audit under way.
     outsiders: Arc<Outsiders>,
+    /// A watch goes on behind a stale version: what it brings is staged until it has brought all.
+    catching_up: bool,
 }
 
 /// A list that is running.
@@ -84,7 +86,7 @@ impl Mirror {
     /// Mirrors the keys behind `prefix` into versions of `builder`'s cluster.
     #[must_use]
     pub fn new(prefix: Vec<u8>, admission: Admission, builder: ClusterBuilder) -> Self {
-        Self { prefix, admission, builder, base: None, list: None, outsiders: Arc::default() }
+        Self { prefix, admission, builder, base: None, list: None, outsiders: Arc::default(), catching_up: false }
     }
 
     /// Begins from a complete version that is published already, so that the first list is one on top of it.
@@ -106,6 +108,12 @@ impl Mirror {
     #[must_use]
     pub fn current(&self) -> &ClusterView {
         self.builder.current()
+    }
+
+    /// What is mirrored.
+    #[must_use]
+    pub fn prefix(&self) -> &[u8] {
+        &self.prefix
     }
 
     /// From now on the same cluster's entries are behind another prefix, which the next list reads; what is held stays until
@@ -130,13 +138,28 @@ impl Mirror {
             Step::Page(entries) => self.page(&entries),
             Step::Listed(position) => self.listed(position),
             Step::Events(events, position) => self.events(&events, position),
+            Step::Resumed(_) if self.current().is_stale() => {
+                self.catching_up = true;
+                Outcome::default()
+            }
             // A position alone is no news: a token that names an older one stands for the same contents.
             Step::Resumed(_) | Step::Progress(_) | Step::Restarting(..) => Outcome::default(),
         }
     }
 
+    /// The watch that was resumed behind a stale version has brought all up to `position`: from here on it is in step.
+    pub fn caught_up(&mut self, position: Position) -> Publication {
+        self.catching_up = false;
+        self.builder.set_synced(source_position(position));
+        self.publish(false)
+    }
+
     /// The session is over, or the list is of no use any more: undoes a list that is not complete.
     pub fn break_off(&mut self) -> Publication {
+        if std::mem::take(&mut self.catching_up) {
+            // As far as it came it is true, and newer than what is shown.
+            return self.publish(false);
+        }
         let Some(list) = self.list.take() else { return Publication::None };
         self.outsiders = list.outsiders_before;
         if let Some(base) = &self.base {
@@ -196,8 +219,12 @@ impl Mirror {
                 Event::Delete { key, .. } => self.delete(key, &mut outcome),
             }
         }
-        self.builder.set_synced(source_position(position));
-        outcome.publication = self.publish(false);
+        if self.catching_up {
+            self.builder.set_stale(source_position(position));
+        } else {
+            self.builder.set_synced(source_position(position));
+            outcome.publication = self.publish(false);
+        }
         outcome
     }
 
