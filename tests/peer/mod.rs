@@ -1,11 +1,13 @@
 //! Peers as they are in the field: a directory of files, real etcds over mTLS, and what a subscriber sees of it.
 
+mod absence;
 mod cluster_ids;
 mod configuration;
 mod files;
 mod golden;
 mod isolation;
 mod local;
+mod pictures;
 mod reconnect;
 
 use std::collections::BTreeMap;
