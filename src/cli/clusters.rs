@@ -141,6 +141,7 @@ fn state_name(state: pb::ClusterState) -> String {
 
 /// A cluster for programs. What JSON's numbers cannot hold is written in hexadecimal.
 #[derive(Debug, Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "the fields are the API's")]
 struct ClusterOut<'a> {
     name: &'a str,
     cluster_id: u32,

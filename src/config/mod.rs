@@ -275,7 +275,7 @@ fn stores(r: &mut Resolver) -> Option<StoresConfig> {
         peer_rescan: peer_rescan?,
         peer_readiness_wait: peer_readiness_wait?,
         state_dir,
-        peer_ttl: peer_ttl?,
+        peer_ttl: Some(peer_ttl?).filter(|ttl| *ttl != Duration::MAX),
         timing: timing?,
         audit_interval: audit_interval?,
         heartbeat: heartbeat?,

@@ -96,9 +96,9 @@ impl Resolver {
         self.value(setting, |text| time(setting, text, &range))
     }
 
-    /// The same, or `never`, which is none.
-    pub fn time_or_never(&mut self, setting: &Setting, range: RangeInclusive<Duration>) -> Option<Option<Duration>> {
-        self.value(setting, |text| if text == NEVER { Ok(None) } else { time(setting, text, &range).map(Some) })
+    /// The same, or `never`, which is [`Duration::MAX`].
+    pub fn time_or_never(&mut self, setting: &Setting, range: RangeInclusive<Duration>) -> Option<Duration> {
+        self.value(setting, |text| if text == NEVER { Ok(Duration::MAX) } else { time(setting, text, &range) })
     }
 
     pub fn address(&mut self, setting: &Setting) -> Option<SocketAddr> {

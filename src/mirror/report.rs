@@ -316,12 +316,12 @@ impl Reporter {
     }
 
     /// Something is wrong with the cluster's picture; `result` is from a bounded set of names. Told once.
-    pub fn picture_trouble(&self, result: &'static str, message: String) {
+    pub fn picture_trouble(&self, result: &'static str, message: &str) {
         self.metrics.picture(result);
         let mut news = false;
         self.board.update(&self.cluster, |status| {
-            news = status.picture_trouble.as_ref() != Some(&message);
-            status.picture_trouble = Some(message.clone());
+            news = status.picture_trouble.as_deref() != Some(message);
+            status.picture_trouble = Some(message.to_owned());
         });
         if news {
             tracing::warn!(cluster = self.cluster, result, "picture: {message}");

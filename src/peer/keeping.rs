@@ -160,11 +160,11 @@ impl Keeper {
                     LoadError::SetAside { .. } => "damaged",
                     LoadError::Unfit { .. } => "refused",
                 };
-                self.reporter.picture_trouble(result, error.to_string());
+                self.reporter.picture_trouble(result, &error.to_string());
                 return None;
             }
             Err(error) => {
-                self.reporter.picture_trouble("failed", error.to_string());
+                self.reporter.picture_trouble("failed", &error.to_string());
                 return None;
             }
         };
@@ -196,7 +196,7 @@ impl Keeper {
 
     /// What was restored cannot be shown.
     pub(super) fn refused(&self, error: &ClaimError) {
-        self.reporter.picture_trouble("refused", format!("what was last known is not shown: {error}"));
+        self.reporter.picture_trouble("refused", &format!("what was last known is not shown: {error}"));
     }
 
     /// Keeps the picture current; never returns. May be dropped at any time.
@@ -224,7 +224,7 @@ impl Keeper {
     /// Keeps what there is for the next process.
     pub(super) async fn keep_last(&self) {
         if timeout(LAST, self.follow(Worth::Position)).await.is_err() {
-            self.reporter.picture_trouble("failed", "the last one could not be written in time".to_owned());
+            self.reporter.picture_trouble("failed", "the last one could not be written in time");
         }
     }
 
@@ -305,7 +305,7 @@ impl Keeper {
                 tracing::debug!(cluster = self.name.as_str(), bytes, "picture kept");
                 self.reporter.picture_kept(at);
             }
-            Err(error) => self.reporter.picture_trouble("failed", format!("it cannot be kept: {error}")),
+            Err(error) => self.reporter.picture_trouble("failed", &format!("it cannot be kept: {error}")),
         }
     }
 
@@ -321,7 +321,7 @@ impl Keeper {
             removed
         });
         if let Err(error) = flat(removed.await) {
-            self.reporter.picture_trouble("failed", format!("it cannot be removed: {error}"));
+            self.reporter.picture_trouble("failed", &format!("it cannot be removed: {error}"));
         }
     }
 

@@ -89,6 +89,7 @@ pub struct RejectExample {
 
 /// Everything there is to say about one cluster.
 #[derive(Clone, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "facts that are independent of each other")]
 pub struct ClusterStatus {
     /// Ours, not a peer.
     pub local: bool,
