@@ -67,6 +67,8 @@ pub struct Mirror {
     list: Option<List>,
     /// What the store holds beside that; shared with an audit under way.
     outsiders: Arc<Outsiders>,
+    /// Something was written again since the last publication, which has the revision before.
+    renewed: bool,
     /// A watch goes on behind a stale version: what it brings is staged until it has brought all.
     catching_up: bool,
 }
@@ -86,7 +88,7 @@ impl Mirror {
     /// Mirrors the keys behind `prefix` into versions of `builder`'s cluster.
     #[must_use]
     pub fn new(prefix: Vec<u8>, admission: Admission, builder: ClusterBuilder) -> Self {
-        Self { prefix, admission, builder, base: None, list: None, outsiders: Arc::default(), catching_up: false }
+        Self { prefix, admission, builder, base: None, list: None, outsiders: Arc::default(), renewed: false, catching_up: false }
     }
 
     /// Begins from a complete version that is published already, so that the first list is one on top of it.
@@ -108,6 +110,12 @@ impl Mirror {
     #[must_use]
     pub fn current(&self) -> &ClusterView {
         self.builder.current()
+    }
+
+    /// Whether the last publication is what is held to the last revision, which an audit compares.
+    #[must_use]
+    pub fn is_published(&self) -> bool {
+        !self.renewed && self.list.is_none() && !self.catching_up
     }
 
     /// What is mirrored.
@@ -234,6 +242,7 @@ impl Mirror {
         }
         let version = self.builder.build();
         self.base = Some(Arc::clone(&version));
+        self.renewed = false;
         Publication::Publish(version)
     }
 
@@ -252,7 +261,10 @@ impl Mirror {
         });
         match upserted {
             Ok(Effect::Modified) => outcome.counts.upserted += 1,
-            Ok(Effect::Unchanged) => outcome.counts.unchanged += 1,
+            Ok(Effect::Unchanged) => {
+                outcome.counts.unchanged += 1;
+                self.renewed |= self.builder.take_renewed();
+            }
             Ok(Effect::Added) => {
                 outcome.counts.upserted += 1;
                 self.readmit(number);

@@ -201,9 +201,10 @@ impl Follower {
         reporter.synced();
     }
 
-    /// Behind each publication, so that whoever reads the position first has a version that is at least as new.
+    /// Behind each publication, so that whoever reads the position first has a version that is at least as new. Not while that
+    /// lacks what was written again: it would be found outdated at this position.
     fn report_applied(&self, reporter: &Reporter) {
-        if self.catch_up.is_none()
+        if self.mirror.is_published()
             && let Some(Position { etcd_cluster_id, revision }) = self.list_watch.applied()
         {
             reporter.applied(SourcePosition { etcd_cluster_id, revision }, self.mirror.prefix());

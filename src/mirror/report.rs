@@ -57,9 +57,11 @@ impl Reporter {
     /// Puts the cluster on the board, state `configured`.
     #[must_use]
     pub fn new(cluster: &str, local: bool, board: StatusBoard, metrics: Metrics) -> Self {
-        let absence = Absence::from_now();
+        let mut absence = Absence::from_now();
         board.update(cluster, |status| {
             status.local = local;
+            // An earlier task of the cluster may have begun it.
+            absence = status.unavailable_since.map_or(absence, Absence::from);
             status.unavailable_since = Some(absence.since);
         });
         Self {
@@ -273,6 +275,11 @@ impl Reporter {
     pub fn restored(&self, version: &ClusterView, absence: Absence) {
         self.absent(Some(absence));
         self.cluster_id(version.id().get());
+        if let Some(SourcePosition { etcd_cluster_id, revision }) = version.position() {
+            self.board.update(&self.cluster, |status| {
+                (status.etcd_cluster_id, status.revision) = (etcd_cluster_id, revision);
+            });
+        }
         self.shown(Some(version));
     }
 

@@ -223,7 +223,11 @@ impl Keeper {
 
     /// Keeps what there is for the next process.
     pub(super) async fn keep_last(&self) {
-        if timeout(LAST, self.follow(Worth::Position)).await.is_err() {
+        let last = async {
+            let worth = self.disk.lock().await.worth(self.keeping.settings.interval);
+            self.follow(worth).await;
+        };
+        if timeout(LAST, last).await.is_err() {
             self.reporter.picture_trouble("failed", "the last one could not be written in time");
         }
     }

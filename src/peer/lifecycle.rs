@@ -117,6 +117,9 @@ impl Peer {
             .register
             .adopt(&name)
             .map(|claim| Tenure::begin(claim, &name, layout::state_ids(), &environment.makings));
+        if let Some(tenure) = &tenure {
+            reporter.shown(Some(tenure.follower.current()));
+        }
         Self { name, environment, reporter, heartbeat, keeper, tenure, session: None }
     }
 

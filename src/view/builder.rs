@@ -41,6 +41,8 @@ pub struct ClusterBuilder {
     /// What a running re-list has seen, a bit a number.
     seen: Option<Box<[u64]>>,
     dirty: bool,
+    /// An entry was written again with the same labels.
+    renewed: bool,
     /// Empty between calls; kept for its allocation.
     scratch: Vec<Label>,
     /// The same for a key string.
@@ -63,7 +65,7 @@ impl ClusterBuilder {
             len: 0,
             checksum: 0,
         };
-        Self { interner, next, seen: None, dirty: true, scratch: Vec::new(), text: Vec::new() }
+        Self { interner, next, seen: None, dirty: true, renewed: false, scratch: Vec::new(), text: Vec::new() }
     }
 
     /// Adds or replaces. An entry with the same labels stays equal to what it was and is no change; only its revision
@@ -151,6 +153,7 @@ impl ClusterBuilder {
     /// Nobody could tell a difference, so nothing becomes dirty.
     fn keep(&mut self, offset: u32, renewed: Option<Identity>) {
         if let Some(renewed) = renewed {
+            self.renewed = true;
             self.next.pages.insert(offset, renewed);
         }
         self.mark_seen(offset);
@@ -225,6 +228,11 @@ impl ClusterBuilder {
         self.dirty |= self.next.state != state;
         self.next.state = state;
         self.next.position = Some(position);
+    }
+
+    /// Whether the revision of an entry rose, and nothing else of it changed, since this was asked last.
+    pub fn take_renewed(&mut self) -> bool {
+        std::mem::take(&mut self.renewed)
     }
 
     /// Whether anything but the position differs from what was last built.

@@ -81,7 +81,11 @@ async fn r14_a_peer_that_comes_and_goes_is_never_withdrawn() {
         proxy.cut_off();
         rig.until("blue", "is away for 4 s", absent_for(Duration::from_secs(4))).await;
         proxy.restore();
-        rig.until("blue", "is back", is_in_step).await;
+        rig.until("blue", "is back for 2 s", |status| {
+            let since = status.since.and_then(|since| since.elapsed().ok()).unwrap_or_default();
+            is_in_step(status) && since >= Duration::from_secs(2)
+        })
+        .await;
     }
     assert!(rig.subscriber.log().await.is_empty());
     assert!(rig.metrics.scrape().contains("meshgate_revocations_total{cluster=\"blue\"} 0\n"));
