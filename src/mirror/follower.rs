@@ -6,10 +6,11 @@ use tokio::time::Instant;
 
 use super::apply::{Mirror, Outcome, Publication};
 use super::auditor::{Audited, Auditor, DEFAULT_AUDIT_INTERVAL};
+use super::outlet::Outlet;
 use super::report::Reporter;
 use crate::kvstore::{ListWatch, ListWatchOptions, Session, SessionError, Step};
 use crate::telemetry::ClusterState;
-use crate::view::{ClusterView, View};
+use crate::view::ClusterView;
 
 /// A mirror with its source and its destination.
 #[derive(Debug)]
@@ -17,7 +18,7 @@ pub struct Follower {
     mirror: Mirror,
     list_watch: ListWatch,
     options: ListWatchOptions,
-    view: View,
+    outlet: Outlet,
     auditor: Auditor,
     list_since: Option<Instant>,
     live: bool,
@@ -26,10 +27,10 @@ pub struct Follower {
 impl Follower {
     /// Follows the keys behind `prefix`, which must be the mirror's.
     #[must_use]
-    pub fn new(mirror: Mirror, prefix: Vec<u8>, options: ListWatchOptions, view: View) -> Self {
+    pub fn new(mirror: Mirror, prefix: Vec<u8>, options: ListWatchOptions, outlet: impl Into<Outlet>) -> Self {
         let list_watch = ListWatch::new(prefix, options.clone());
         let auditor = Auditor::every(DEFAULT_AUDIT_INTERVAL);
-        Self { mirror, list_watch, options, view, auditor, list_since: None, live: false }
+        Self { mirror, list_watch, options, outlet: outlet.into(), auditor, list_since: None, live: false }
     }
 
     /// Compares all keys with what is held in this interval, rather than in [`DEFAULT_AUDIT_INTERVAL`]; jittered.
@@ -158,14 +159,8 @@ impl Follower {
     fn publish(&mut self, publication: Publication, reporter: &Reporter) {
         match publication {
             Publication::None => {}
-            Publication::Publish(version) => {
-                self.view.publish(version.clone());
-                reporter.shown(Some(&version));
-            }
-            Publication::Withdraw(id) => {
-                self.view.withdraw(id);
-                reporter.shown(None);
-            }
+            Publication::Publish(version) => self.outlet.publish(version, reporter),
+            Publication::Withdraw(id) => self.outlet.withdraw(id, reporter),
         }
     }
 }

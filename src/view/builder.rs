@@ -109,6 +109,24 @@ impl ClusterBuilder {
         Ok(effect)
     }
 
+    /// Puts an identity of another version of this cluster in place of whatever its number stands for.
+    ///
+    /// # Errors
+    /// [`BuildError::OutOfRange`].
+    pub fn hold(&mut self, identity: Identity) -> Result<(), BuildError> {
+        let offset = self.next.offset(identity.number()).ok_or(BuildError::OutOfRange(identity.number()))?;
+        let key_hash = identity.key_hash();
+        self.next.checksum = self.next.checksum.wrapping_add(identity.contribution());
+        if let Some(replaced) = self.next.pages.insert(offset, identity) {
+            self.forget(&replaced, offset);
+        }
+        self.next.index.insert(key_hash, offset);
+        self.next.len += 1;
+        self.dirty = true;
+        self.mark_seen(offset);
+        Ok(())
+    }
+
     /// Removes; whether it was there.
     pub fn remove(&mut self, number: NumericIdentity) -> bool {
         self.next.offset(number).is_some_and(|offset| self.remove_offset(offset))
@@ -196,6 +214,11 @@ impl ClusterBuilder {
         self.dirty |= self.next.state != SyncState::Synced;
         self.next.state = SyncState::Synced;
         self.next.position = Some(position);
+    }
+
+    /// Marks the version as one that shows more than its source does at any position: it has none then.
+    pub fn set_ahead(&mut self) {
+        self.next.position = None;
     }
 
     /// Whether anything but the position differs from what was last built.

@@ -160,11 +160,11 @@ async fn g12_an_old_lock_goes_by_its_revision_whatever_its_lease() {
     put(&client, &format!("locks/{labels}/77"), "").await;
     let mut gc = LockGc::default();
     let (allocated, ()) = tokio::join!(node.allocate(&labels), async {
-        assert_eq!(gc.round(&node.etcd).await.unwrap().1, []);
+        assert_eq!(gc.round(&node.etcd).await.unwrap().removed, []);
         eventually("the second round removes it", SOON, || {
             let mut next = gc.clone();
             let backend = node.etcd.clone();
-            async move { !next.round(&backend).await.unwrap().1.is_empty() }
+            async move { !next.round(&backend).await.unwrap().removed.is_empty() }
         })
         .await;
     });
