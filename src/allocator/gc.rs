@@ -14,11 +14,9 @@ use super::metrics::AllocatorMetrics;
 use super::{AllocError, NumberRange};
 use crate::identity::NumericIdentity;
 
-/// How to collect; the defaults are Cilium's (WIRE.md, "Constants that others expect").
-#[derive(Clone, Copy, Debug)]
-pub struct GcSettings {
-    /// The numbers that are ours to collect; never another's (A9).
-    pub numbers: NumberRange,
+/// When to collect; the defaults are Cilium's (WIRE.md, "Constants that others expect").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GcTimes {
     /// Time between two rounds over records.
     pub identity_interval: Duration,
     /// Time between two rounds over locks. A lock whose lease is dead or abandoned is gone after two of them.
@@ -27,16 +25,30 @@ pub struct GcSettings {
     pub pace: Duration,
 }
 
-impl GcSettings {
-    /// The defaults for those numbers.
-    #[must_use]
-    pub const fn new(numbers: NumberRange) -> Self {
+impl Default for GcTimes {
+    fn default() -> Self {
         Self {
-            numbers,
             identity_interval: Duration::from_mins(15),
             lock_interval: Duration::from_secs(30),
             pace: Duration::from_millis(24),
         }
+    }
+}
+
+/// How to collect.
+#[derive(Clone, Copy, Debug)]
+pub struct GcSettings {
+    /// The numbers that are ours to collect; never another's (A9).
+    pub numbers: NumberRange,
+    /// When.
+    pub times: GcTimes,
+}
+
+impl GcSettings {
+    /// The defaults for those numbers.
+    #[must_use]
+    pub fn new(numbers: NumberRange) -> Self {
+        Self { numbers, times: GcTimes::default() }
     }
 }
 
@@ -83,7 +95,7 @@ impl IdentityGc {
                 match backend.remove_unused(&record).await {
                     Ok(Removal::Removed) => {
                         tracing::info!(number = %record.number, labels = %record.labels, "unused identity removed");
-                        next = Instant::now() + self.settings.pace;
+                        next = Instant::now() + self.settings.times.pace;
                         round.removed.push(record);
                         continue;
                     }
@@ -164,7 +176,7 @@ pub async fn collect<B: Backend>(backend: &B, settings: GcSettings, metrics: &Al
                 Ok(round) => metrics.identities_collected(round.alive, round.removed.len(), since.elapsed()),
                 Err(error) => tracing::warn!(%error, "no collection of identities this time"),
             }
-            sleep(settings.identity_interval.saturating_sub(since.elapsed())).await;
+            sleep(settings.times.identity_interval.saturating_sub(since.elapsed())).await;
         }
     };
     let locks = async {
@@ -177,7 +189,7 @@ pub async fn collect<B: Backend>(backend: &B, settings: GcSettings, metrics: &Al
                 }
                 Err(error) => tracing::warn!(%error, "no collection of locks this time"),
             }
-            sleep(settings.lock_interval.saturating_sub(since.elapsed())).await;
+            sleep(settings.times.lock_interval.saturating_sub(since.elapsed())).await;
         }
     };
     tokio::join!(identities, locks);

@@ -27,7 +27,7 @@ mod upkeep;
 
 pub use error::AllocError;
 pub use flight::Allocation;
-pub use gc::{GcRound, GcSettings, IdentityGc, LockGc, LockGcRound, collect};
+pub use gc::{GcRound, GcSettings, GcTimes, IdentityGc, LockGc, LockGcRound, collect};
 pub use key::{Key, MAX_KEY_STRING};
 pub use keys::{Paths, is_slave_of};
 pub use local_keys::{LocalKeys, OtherUse, Released};

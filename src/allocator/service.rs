@@ -73,6 +73,8 @@ pub(super) struct Inner<B> {
     pub(super) cancel: CancellationToken,
     state: Mutex<State>,
     listed: watch::Sender<bool>,
+    /// References that are being written again after the loss of a lease.
+    pub(super) missing: watch::Sender<usize>,
 }
 
 impl<B: std::fmt::Debug> std::fmt::Debug for Inner<B> {
@@ -131,6 +133,7 @@ impl<B: Backend> Allocator<B> {
             cancel: CancellationToken::new(),
             state: Mutex::new(state),
             listed: watch::Sender::new(false),
+            missing: watch::Sender::new(0),
         }))
     }
 
@@ -236,6 +239,12 @@ impl<B: Backend> Allocator<B> {
             listed: *self.0.listed.borrow(),
             backend,
         }
+    }
+
+    /// How many references are being written again because the lease that they hung on was lost.
+    #[must_use]
+    pub fn missing_references(&self) -> watch::Receiver<usize> {
+        self.0.missing.subscribe()
     }
 
     /// The backend.

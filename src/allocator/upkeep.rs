@@ -61,12 +61,14 @@ impl<B: Backend> Allocator<B> {
                     .filter(|(key, _)| !self.0.backend.keeps_reference(key))
                     .map(|(key, number)| (key.clone(), number))
                     .collect();
+                self.0.missing.send_replace(lost.len());
                 if lost.is_empty() {
                     backoff.reset();
                     break;
                 }
                 tracing::info!(references = lost.len(), "writing again what hung on a lost lease");
                 if self.write_again(lost).await {
+                    self.0.missing.send_replace(0);
                     backoff.reset();
                     break;
                 }

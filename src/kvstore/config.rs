@@ -328,7 +328,11 @@ mod tests {
             ("endpoints: ['https://a:1']\ninsecure-transport: perhaps", Some(2), "not an etcd client configuration"),
             ("endpoints: ['https://a:1']\nhost-aliases:\n  a: []", Some(3), "no address; give at least one"),
             ("endpoints: ['https://a:1']\nhost-aliases:\n  a: [::1, ::1]", Some(3), "::1 is there twice"),
-            ("endpoints: ['https://a:1']\nhost-aliases:\n  a: [300.1.1.1]", Some(3), "`300.1.1.1` is not an IP address"),
+            (
+                "endpoints: ['https://a:1']\nhost-aliases:\n  a: [300.1.1.1]",
+                Some(3),
+                "`300.1.1.1` is not an IP address",
+            ),
             ("endpoints: ['https://a:1']\nhost-aliases: {b: [::1]}", None, "which is no endpoint's host"),
         ] {
             let error = parse(text).unwrap_err();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use meshgate::allocator::etcd::{EtcdTerms, LeaseTerms};
-use meshgate::allocator::{GcSettings, IdentityGc, NumberRange};
+use meshgate::allocator::{GcSettings, GcTimes, IdentityGc, NumberRange};
 use meshgate::kvstore::EtcdConfig;
 use tokio::sync::{Mutex, RwLock};
 use tokio::time::{Instant, sleep, timeout};
@@ -185,7 +185,7 @@ async fn one_record_for_each_label_set_whoever_dies() {
     .await;
     let before = masters(&client).await.len();
     let numbers = NumberRange::new(setup.numbers.0, setup.numbers.1, 0).unwrap();
-    let mut gc = IdentityGc::new(GcSettings { pace: Duration::ZERO, ..GcSettings::new(numbers) });
+    let mut gc = IdentityGc::new(GcSettings { numbers, times: GcTimes { pace: Duration::ZERO, ..GcTimes::default() } });
     let backend = gateways[0].node.read().await.as_ref().unwrap().etcd.clone();
     gc.round(&backend).await.unwrap();
     let removed = gc.round(&backend).await.unwrap().removed.len();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use meshgate::allocator::backend::{Backend, Removal};
-use meshgate::allocator::{GcSettings, IdentityGc, LockGc, Masters, NumberRange};
+use meshgate::allocator::{GcSettings, GcTimes, IdentityGc, LockGc, Masters, NumberRange};
 use tokio_util::sync::CancellationToken;
 
 use super::cilium::{Agent, jitter};
@@ -14,7 +14,7 @@ use crate::support::eventually;
 
 fn settings(numbers: (u32, u32)) -> GcSettings {
     let numbers = NumberRange::new(numbers.0, numbers.1, 0).unwrap();
-    GcSettings { pace: Duration::ZERO, ..GcSettings::new(numbers) }
+    GcSettings { numbers, times: GcTimes { pace: Duration::ZERO, ..GcTimes::default() } }
 }
 
 fn own() -> GcSettings {

@@ -30,8 +30,7 @@ impl AllocatorSeries {
     /// All at zero.
     #[must_use]
     pub fn new(board: StatusBoard) -> Self {
-        let histogram =
-            |spec: table::Spec| always(HistogramVec::new(spec.histogram_opts(&SECONDS), spec.labels));
+        let histogram = |spec: table::Spec| always(HistogramVec::new(spec.histogram_opts(&SECONDS), spec.labels));
         let counters = |spec: table::Spec| always(IntCounterVec::new(spec.opts(), spec.labels));
         let counter = |spec: table::Spec| always(IntCounter::with_opts(spec.opts()));
         let series = Self {
@@ -81,7 +80,6 @@ impl AllocatorSeries {
     }
 
     /// Times a wait for a lock.
-    #[must_use]
     pub fn lock_wait(&self) -> prometheus::HistogramTimer {
         self.lock_wait.start_timer()
     }
