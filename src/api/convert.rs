@@ -91,6 +91,7 @@ const fn state(state: ClusterState) -> pb::ClusterState {
         ClusterState::Degraded => pb::ClusterState::Degraded,
         ClusterState::Reconnecting => pb::ClusterState::Reconnecting,
         ClusterState::Refused => pb::ClusterState::Refused,
+        ClusterState::Denied => pb::ClusterState::Denied,
     }
 }
 

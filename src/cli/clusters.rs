@@ -104,7 +104,7 @@ fn details(cluster: &pb::ClusterInfo, now: SystemTime, out: &mut Out) -> Result<
 const fn state_colour(state: pb::ClusterState) -> Color {
     match state {
         pb::ClusterState::Synced => Color::DarkGreen,
-        pb::ClusterState::Refused => Color::DarkRed,
+        pb::ClusterState::Refused | pb::ClusterState::Denied => Color::DarkRed,
         _ => Color::DarkYellow,
     }
 }

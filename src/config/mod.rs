@@ -348,6 +348,7 @@ fn timing(r: &mut Resolver) -> Option<Timing> {
         liveness: liveness?,
         backoff_base: backoff_base?,
         backoff_max: backoff_max?,
+        denied_pause: Duration::from_mins(1),
     })
 }
 

@@ -84,6 +84,8 @@ pub struct Timing {
     pub backoff_base: Duration,
     /// Backoff between attempts: highest ceiling.
     pub backoff_max: Duration,
+    /// Least pause before the next attempt at a store that denies us what we have to read.
+    pub denied_pause: Duration,
 }
 
 impl Default for Timing {
@@ -103,6 +105,7 @@ impl Default for Timing {
             resolve_interval: Duration::from_mins(5),
             backoff_base: Duration::from_millis(200),
             backoff_max: Duration::from_secs(30),
+            denied_pause: Duration::from_mins(1),
         }
     }
 }

@@ -15,7 +15,7 @@ use super::endpoint::Endpoint;
 use super::error::{is_auth_not_enabled, of_transport};
 use super::session::{A_PAGE, A_WATCH, Ending, Opening};
 use super::wire::{Fate, Stream, Wire};
-use super::{ConnectError, EtcdConfig, Failure, Plaintext, Session, SessionError, Stage, Timing, dial};
+use super::{ConnectError, EtcdConfig, Failure, Plaintext, Resolver, Session, SessionError, Stage, Timing, dial};
 use crate::tls::{CertFacts, ClientTls, ClientTlsFiles, TlsError};
 
 /// What is read first: it exists in every cluster, and the narrowest role of a Cilium mesh may read it.
@@ -34,6 +34,7 @@ pub struct Connector {
     config: EtcdConfig,
     timing: Timing,
     probe: Vec<u8>,
+    resolver: Resolver,
     tls: Arc<ClientTls>,
     trouble: Mutex<Option<TlsError>>,
     last: Mutex<Last>,
@@ -98,7 +99,22 @@ impl Connector {
             identity: config.cert_file.clone().zip(config.key_file.clone()),
             skip_verify: config.insecure_skip_tls_verify,
         }));
-        Self { config, timing, probe: PROBE_KEY.to_vec(), tls, trouble: Mutex::default(), last: Mutex::default() }
+        Self {
+            config,
+            timing,
+            probe: PROBE_KEY.to_vec(),
+            resolver: Resolver::default(),
+            tls,
+            trouble: Mutex::default(),
+            last: Mutex::default(),
+        }
+    }
+
+    /// Another resolver than the operating system's.
+    #[must_use]
+    pub fn with_resolver(mut self, resolver: Resolver) -> Self {
+        self.resolver = resolver;
+        self
     }
 
     /// Another key to read first than the heartbeat; it need not exist, but we must be allowed to read it.
@@ -177,7 +193,7 @@ impl Connector {
     /// at the moment says nothing.
     pub async fn is_current(&self, session: &Session) -> bool {
         let Ok(endpoint) = self.config.parsed(session.endpoint()) else { return true };
-        match dial::resolve(&endpoint, &self.config.host_aliases, self.timing.dial).await {
+        match self.resolver.resolve(&endpoint, &self.config.host_aliases, self.timing.dial).await {
             Ok(addresses) => addresses.contains(&session.address()),
             Err(_) => true,
         }
@@ -220,7 +236,7 @@ impl Connector {
             None
         };
         report(Stage::Resolve, url);
-        let mut addresses = dial::resolve(&endpoint, &self.config.host_aliases, dial).await?;
+        let mut addresses = self.resolver.resolve(&endpoint, &self.config.host_aliases, dial).await?;
         if !endpoint.tls && self.config.plaintext == Plaintext::LoopbackOnly {
             addresses.retain(|address| address.ip().is_loopback());
         }
@@ -362,5 +378,49 @@ fn was_cut(ending: &Ending, steady: Duration) -> bool {
     match ending.verdict() {
         Some((SessionError::ConnectionLost(_), lived)) => *lived >= steady,
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(error: SessionError) -> Arc<Ending> {
+        let ending = Ending::new(Arc::default());
+        ending.end(error);
+        ending
+    }
+
+    #[test]
+    fn r16_what_was_too_slow_is_given_more_time_up_to_a_bound() {
+        let timing = Timing::default();
+        let mut lessons = Lessons::default();
+        assert_eq!(format!("{:?}", lessons.apply(&timing)), format!("{timing:?}"));
+        lessons.learn(&ended(SessionError::Deadline(A_PAGE)), Duration::ZERO);
+        lessons.learn(&ended(SessionError::Deadline(A_WATCH)), Duration::ZERO);
+        let patient = lessons.apply(&timing);
+        assert_eq!((patient.page, patient.watch_created), (timing.page * 4, timing.watch_created * 4));
+        assert_eq!(
+            (patient.call, patient.dial),
+            (timing.call, timing.dial),
+            "a read of one key has no reason to be slow"
+        );
+        for _ in 0..20 {
+            lessons.learn(&ended(SessionError::Deadline(A_PAGE)), Duration::ZERO);
+        }
+        assert_eq!(lessons.apply(&timing).page, timing.patience_max);
+        lessons.learn(&ended(SessionError::ConnectionLost(String::new())), Duration::from_secs(1));
+        assert_eq!(lessons.apply(&timing).page, timing.patience_max, "it did not live long enough to show anything");
+        lessons.learn(&ended(SessionError::ConnectionLost(String::new())), Duration::ZERO);
+        assert_eq!(lessons.apply(&timing).page, timing.page);
+    }
+
+    #[test]
+    fn e06_pings_become_rarer_and_stay_so() {
+        let (timing, mut lessons) = (Timing::default(), Lessons::default());
+        lessons.learn(&ended(SessionError::TooManyPings), Duration::ZERO);
+        lessons.learn(&ended(SessionError::Deadline(A_PAGE)), Duration::ZERO);
+        lessons.learn(&ended(SessionError::ConnectionLost(String::new())), Duration::ZERO);
+        assert_eq!(lessons.apply(&timing).keepalive_interval, timing.keepalive_interval * 2);
     }
 }

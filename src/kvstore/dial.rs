@@ -1,15 +1,14 @@
-//! From an endpoint to a stream: resolve, TCP, TLS, each with its own deadline.
+//! From addresses to a stream: TCP, TLS, each with its own deadline.
 
-use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use rustls::ClientConfig;
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
@@ -20,32 +19,6 @@ use crate::tls::{self, OtherSide};
 
 /// What an address has before the next one is tried beside it.
 const HEAD_START: Duration = Duration::from_millis(250);
-
-/// All addresses of the endpoint's host, or those that the configuration gives it.
-pub(super) async fn resolve(
-    endpoint: &Endpoint,
-    aliases: &BTreeMap<String, Vec<IpAddr>>,
-    deadline: Duration,
-) -> Result<Vec<SocketAddr>, Failure> {
-    let host = endpoint.host.as_str();
-    if let Some(addresses) = aliases.get(host) {
-        return Ok(addresses.iter().map(|&address| SocketAddr::new(address, endpoint.port)).collect());
-    }
-    let failed = |reason, message: String| {
-        Failure::new(Stage::Resolve, reason, message, "check the name and this machine's resolver, or give an address")
-    };
-    match timeout(deadline, lookup_host((host, endpoint.port))).await {
-        Ok(Ok(addresses)) => {
-            let addresses: Vec<_> = addresses.collect();
-            if addresses.is_empty() {
-                return Err(failed("resolve-failed", format!("`{host}` has no address")));
-            }
-            Ok(addresses)
-        }
-        Ok(Err(error)) => Err(failed("resolve-failed", format!("`{host}` does not resolve: {error}"))),
-        Err(_) => Err(failed("resolve-timeout", format!("`{host}` did not resolve within {deadline:?}"))),
-    }
-}
 
 /// A TCP connection to the first of several addresses that answers, and which one that is. Each is tried a little after the
 /// one before, so that dead ones cost little time and live ones no connections that nobody needs (RFC 8305).

@@ -73,6 +73,9 @@ pub enum SessionError {
 }
 
 impl SessionError {
+    /// The reason of [`Self::Denied`].
+    pub const DENIED: &'static str = "permission-denied";
+
     /// A name from a bounded set; a metric label.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
@@ -86,7 +89,7 @@ impl SessionError {
             Self::ClusterIdChanged { .. } => "etcd-cluster-id-changed",
             Self::RevisionWentBack { .. } => "revision-went-back",
             Self::Compacted => "compacted",
-            Self::Denied(_) => "permission-denied",
+            Self::Denied(_) => Self::DENIED,
             Self::AuthExpired(_) => "auth-expired",
             Self::Unavailable(_) => "unavailable",
             Self::LeaseNotFound => "lease-not-found",
@@ -240,21 +243,8 @@ pub(super) fn is_auth_not_enabled(error: &EtcdError) -> bool {
 pub(super) fn of_transport(error: &(dyn StdError + 'static)) -> SessionError {
     match tls::explain(error, OtherSide::Server) {
         Some(failure) => SessionError::Tls(failure),
-        None if is_too_many_pings(error) => SessionError::TooManyPings,
         None => SessionError::ConnectionLost(innermost(error)),
     }
-}
-
-/// gRPC servers close a connection that pings too often with this code and no other reason for it.
-fn is_too_many_pings(error: &(dyn StdError + 'static)) -> bool {
-    let mut error = Some(error);
-    while let Some(at) = error {
-        if at.downcast_ref::<h2::Error>().is_some_and(|h2| h2.reason() == Some(h2::Reason::ENHANCE_YOUR_CALM)) {
-            return true;
-        }
-        error = at.source();
-    }
-    false
 }
 
 /// The outer layers say "transport error"; the reason is at the bottom.

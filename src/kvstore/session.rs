@@ -44,7 +44,7 @@ impl Ending {
     }
 
     /// Ends the session for good; what it returns is the first error that did.
-    fn end(&self, error: SessionError) -> SessionError {
+    pub(super) fn end(&self, error: SessionError) -> SessionError {
         let (verdict, _) = self.verdict.get_or_init(|| (told_by(&self.fate, error), self.began.elapsed()));
         self.fate.gone().cancel();
         verdict.clone()
@@ -158,6 +158,7 @@ impl Session {
 
     /// Ends the session for a reason that it cannot know; returns why it is over, which may be another one. The next
     /// connection begins with another endpoint, where there is one.
+    #[must_use]
     pub fn give_up(&self, reason: SessionError) -> SessionError {
         self.end(reason)
     }

@@ -10,7 +10,7 @@ use super::admission::Admission;
 use super::outsiders::Outsiders;
 use crate::identity::NumericIdentity;
 use crate::kvstore::KeyValue;
-use crate::view::ClusterView;
+use crate::view::{ClusterView, Identity};
 
 /// Differences told apart in the log; the counts tell of the rest.
 const MAX_EXAMPLES: usize = 5;
@@ -115,7 +115,7 @@ impl Audit {
                 continue;
             };
             self.mark_seen(number);
-            let held = self.version.get(number).map(crate::view::Identity::revision);
+            let held = self.version.get(number).map(Identity::revision);
             let known = held.or_else(|| self.outsiders.refused_at(number));
             match known {
                 Some(revision) if revision == entry.mod_revision => {}
@@ -156,7 +156,7 @@ impl Audit {
     fn left_over(&mut self) {
         let outsiders = Arc::clone(&self.outsiders);
         let version = self.version.clone();
-        let held = version.iter().map(|identity| identity.number());
+        let held = version.iter().map(Identity::number);
         for number in held.chain(outsiders.refused().map(|(number, _)| number)) {
             if !self.is_seen(number) {
                 self.findings.surplus += 1;

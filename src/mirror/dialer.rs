@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::sleep;
 
 use super::report::{Failure, Reporter};
-use crate::kvstore::{Backoff, Connector, EtcdConfig, Session, Stage, Timing, jittered};
+use crate::kvstore::{Backoff, Connector, EtcdConfig, Resolver, Session, Stage, Timing, jittered};
 use crate::tls::CertFacts;
 
 /// A session that was live for this long shows that the trouble before it is over.
@@ -29,6 +29,7 @@ pub struct Dialer {
     backoff: Backoff,
     backoff_base: Duration,
     backoff_max: Duration,
+    denied_pause: Duration,
     resolve_interval: Duration,
 }
 
@@ -41,8 +42,16 @@ impl Dialer {
             backoff: Backoff::new(timing.backoff_base, timing.backoff_max),
             backoff_base: timing.backoff_base,
             backoff_max: timing.backoff_max,
+            denied_pause: timing.denied_pause,
             resolve_interval: timing.resolve_interval,
         }
+    }
+
+    /// The same with another resolver than the operating system's.
+    #[must_use]
+    pub fn with_resolver(mut self, resolver: Resolver) -> Self {
+        self.connector = self.connector.with_resolver(resolver);
+        self
     }
 
     /// The next session, however long it takes. May be dropped at any time.
@@ -56,8 +65,9 @@ impl Dialer {
                     return session;
                 }
                 Err(error) => {
-                    let delay = self.delay(error.is_retryable());
-                    reporter.failure(Failure::from(&error));
+                    let failure = Failure::from(&error);
+                    let delay = self.delay(&failure, error.is_retryable());
+                    reporter.failure(failure);
                     sleep(delay).await;
                 }
             }
@@ -127,19 +137,25 @@ impl Dialer {
         }
     }
 
-    /// A session ended after it was live for that long, if it ever was; waits before the next one.
-    pub async fn pause_after(&mut self, retryable: bool, live_for: Option<Duration>) {
+    /// A session ended so, after it was live for that long, if it ever was; waits before the next one.
+    pub async fn pause_after(&mut self, failure: &Failure, retryable: bool, live_for: Option<Duration>) {
         if live_for.is_some_and(|live_for| live_for >= STEADY) {
             self.backoff.reset();
         }
-        let delay = self.delay(retryable);
+        let delay = self.delay(failure, retryable);
         sleep(delay).await;
     }
 
-    /// What will not heal by itself (certificates, permissions) is tried at the slowest pace: someone has to change
-    /// something, and an etcd that refuses us must not be hammered.
-    fn delay(&mut self, retryable: bool) -> Duration {
+    /// What will not heal by itself (certificates) is tried at the slowest pace: someone has to change something. One that
+    /// knows us and refuses us is asked less than once a minute, whatever it guards (T7, E7).
+    fn delay(&mut self, failure: &Failure, retryable: bool) -> Duration {
         let delay = self.backoff.next_delay();
-        if retryable { delay } else { self.backoff_max.mul_f64(1.0 - fastrand::f64() / 2.0) }
+        if retryable {
+            delay
+        } else if failure.is_denial() {
+            self.denied_pause.mul_f64(1.0 + fastrand::f64() / 2.0)
+        } else {
+            self.backoff_max.mul_f64(1.0 - fastrand::f64() / 2.0)
+        }
     }
 }

@@ -90,9 +90,10 @@ impl LocalCluster {
             let live_for = self.follower.is_live().then(|| since.elapsed());
             self.follower.break_off(&self.reporter);
             drop(session);
-            self.reporter.failure(Failure::from(&error));
+            let failure = Failure::from(&error);
+            self.reporter.failure(failure.clone());
             self.reporter.connecting();
-            self.dialer.pause_after(error.is_retryable(), live_for).await;
+            self.dialer.pause_after(&failure, error.is_retryable(), live_for).await;
         }
     }
 }

@@ -27,6 +27,13 @@ pub struct Failure {
     pub hint: String,
 }
 
+impl Failure {
+    /// Whether the store knows us and refuses us.
+    pub(super) fn is_denial(&self) -> bool {
+        self.reason == SessionError::DENIED
+    }
+}
+
 impl From<&ConnectError> for Failure {
     fn from(error: &ConnectError) -> Self {
         Self { reason: error.reason(), message: error.to_string(), hint: error.hint() }
@@ -88,7 +95,7 @@ impl Reporter {
     /// A transition on the way to being synced; a cluster that is so already only does something beside it.
     pub fn approach(&self, state: ClusterState, doing: &'static str) {
         self.change(|status| {
-            if !matches!(status.state, ClusterState::Synced | ClusterState::Degraded) {
+            if !matches!(status.state, ClusterState::Synced | ClusterState::Degraded | ClusterState::Denied) {
                 status.state = state;
             }
             status.stage = doing;
@@ -98,7 +105,9 @@ impl Reporter {
     /// Connecting, for the first time or again: what was synced once is `reconnecting`.
     pub fn connecting(&self) {
         self.change(|status| {
-            status.state = if status.synced_once { ClusterState::Reconnecting } else { ClusterState::Connecting };
+            if status.state != ClusterState::Denied {
+                status.state = if status.synced_once { ClusterState::Reconnecting } else { ClusterState::Connecting };
+            }
             status.stage = "connect";
         });
     }
@@ -143,6 +152,14 @@ impl Reporter {
 
     /// An attempt or a session failed.
     pub fn failure(&self, failure: Failure) {
+        // Until it is synced, or fails otherwise.
+        self.change(|status| {
+            if failure.is_denial() {
+                status.state = ClusterState::Denied;
+            } else if status.state == ClusterState::Denied {
+                status.state = ClusterState::Connecting;
+            }
+        });
         self.metrics.failure(failure.reason);
         if let Some(suppressed) = self.log.allow(failure.reason) {
             let Failure { reason, message, hint } = &failure;

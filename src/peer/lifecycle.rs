@@ -139,11 +139,10 @@ impl Peer {
 
     /// One session after the other; the one of the file before goes on until the first of this file stands.
     async fn serve(&mut self, file: &PeerFile) -> Infallible {
-        let before = self.session.take();
         let config = match &file.config {
             Ok(config) => config.clone(),
             Err(failure) => {
-                drop(before);
+                self.session = None;
                 self.break_off();
                 self.reporter.blocked(ClusterState::Refused, "file", failure.clone());
                 return std::future::pending().await;
@@ -152,18 +151,22 @@ impl Peer {
         let (reporter, wait) = (Arc::clone(&self.reporter), self.environment.timing.replace_wait);
         let mut dialer = Dialer::new(config, &self.environment.timing.etcd);
         let mut next = None;
-        if let Some(before) = before {
+        // Kept until then: yet another file may come meanwhile.
+        if let Some(before) = self.session.clone() {
             let first = async { timeout(wait, dialer.connect_beside(&before, &reporter)).await.ok() };
             // If it ends by itself, or takes too long to replace, it is the new file's turn alone.
-            next = self.use_until(&before, first).await.unwrap_or_default();
+            match self.use_until(&before, first).await {
+                Ok(first) => next = first,
+                Err(end) => reporter.failure(end.failure),
+            }
         }
         loop {
-            let session = match next.take() {
-                Some(session) => session,
-                None => {
-                    self.break_off();
-                    dialer.connect(&reporter).await
-                }
+            let session = if let Some(session) = next.take() {
+                session
+            } else {
+                self.session = None;
+                self.break_off();
+                Box::pin(dialer.connect(&reporter)).await
             };
             self.session = Some(session.clone());
             let since = Instant::now();
@@ -175,9 +178,9 @@ impl Peer {
                     self.session = None;
                     self.break_off();
                     drop(session);
-                    reporter.failure(end.failure);
+                    reporter.failure(end.failure.clone());
                     reporter.connecting();
-                    dialer.pause_after(end.retryable, live_for).await;
+                    dialer.pause_after(&end.failure, end.retryable, live_for).await;
                 }
             }
         }
@@ -191,7 +194,8 @@ impl Peer {
     ) -> Result<Option<Session>, End> {
         tokio::select! {
             end = self.use_session(session) => Err(end),
-            successor = successor => Ok(successor),
+            // Boxed: it is large, and mostly sleeps.
+            successor = Box::pin(successor) => Ok(successor),
         }
     }
 

@@ -106,7 +106,7 @@ mod tests {
             width: WIDTH,
             list_watch: ListWatchOptions::default(),
             max_key_string: 1_000,
-            audit_interval: Duration::from_secs(600),
+            audit_interval: Duration::from_mins(10),
         };
         let register = ClusterIdRegister::new(ClusterId::default());
         let begin = |claim| Tenure::begin(claim, &blue, layout::state_ids(), &makings);

@@ -28,11 +28,13 @@ pub enum ClusterState {
     Reconnecting,
     /// Must not be used; the last error says why.
     Refused,
+    /// Reached, but it does not let us read what we have to; what is known is kept.
+    Denied,
 }
 
 impl ClusterState {
     /// All states, in order.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Configured,
         Self::Connecting,
         Self::ReadingConfig,
@@ -42,7 +44,14 @@ impl ClusterState {
         Self::Degraded,
         Self::Reconnecting,
         Self::Refused,
+        Self::Denied,
     ];
+
+    /// Whether it will last until somebody changes something: nothing waits for such a cluster.
+    #[must_use]
+    pub const fn is_hopeless(self) -> bool {
+        matches!(self, Self::Refused | Self::Denied)
+    }
 
     /// The state's name in metrics, API and CLI.
     #[must_use]
@@ -57,6 +66,7 @@ impl ClusterState {
             Self::Degraded => "degraded",
             Self::Reconnecting => "reconnecting",
             Self::Refused => "refused",
+            Self::Denied => "denied",
         }
     }
 }

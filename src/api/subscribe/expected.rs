@@ -81,7 +81,7 @@ impl Expected {
             return None;
         }
         let left_out = self.status.read(|board| {
-            let hopeless = |name: &String| board.get(name).is_some_and(|status| status.state == ClusterState::Refused);
+            let hopeless = |name: &String| board.get(name).is_some_and(|status| status.state.is_hopeless());
             let on_its_way = |name: &String| mesh.cluster_named(name).is_some_and(|cluster| cluster.is_synced());
             if self.waiting.keys().any(|name| on_its_way(name) || !(gave_up || hopeless(name))) {
                 return None;
@@ -109,7 +109,7 @@ impl Expected {
             waiting.iter().find(gone).map(|(name, _)| name.clone())
         };
         let settled = |board: &BTreeMap<String, ClusterStatus>| {
-            waiting.keys().all(|name| board.get(name).is_some_and(|status| status.state == ClusterState::Refused))
+            waiting.keys().all(|name| board.get(name).is_some_and(|status| status.state.is_hopeless()))
         };
         let was_settled = *all_synced || status.read(settled);
         tokio::select! {
