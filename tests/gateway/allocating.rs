@@ -9,6 +9,7 @@ use meshgate::api::pb;
 use meshgate::client::{ClientOptions, ClientSecurity, Event, Subscription, Update};
 use meshgate::gateway::{OwnAllocator, Running};
 use meshgate::identity::NumericIdentity;
+use meshgate::view::Identity;
 use tokio::time::{Instant, timeout};
 
 use super::{SOON, page, start, stop, until_ready};
@@ -51,7 +52,7 @@ async fn dump(client: &Client, prefix: &str) -> Vec<(String, String)> {
 }
 
 fn shown(running: &Running, number: NumericIdentity) -> Option<String> {
-    running.view.read(|mesh| mesh.get(number).map(meshgate::view::Identity::key_string))
+    running.view.read(|mesh| mesh.get(number).map(Identity::key_string))
 }
 
 /// Every change that a subscriber was told, in order: number and whether it is there. Ends when `last` appears.
@@ -99,7 +100,7 @@ async fn an_allocation_is_in_the_view_when_it_returns_and_told_once() {
     for n in 0..50 {
         let number = allocate(&running, n).await;
         assert_eq!(shown(&running, number).as_deref(), Some(labels(n).as_str()), "at once");
-        assert_eq!(running.view.read(|mesh| mesh.lookup(labels(n).as_str()).map(|one| one.number())), Some(number));
+        assert_eq!(running.view.read(|mesh| mesh.lookup(labels(n).as_str()).map(Identity::number)), Some(number));
         numbers.push(number.get());
     }
     let told = |scrape: &str| scrape.contains("meshgate_events_total{cluster=\"a\",kind=\"upsert\"} 50\n");
