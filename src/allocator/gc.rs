@@ -88,11 +88,12 @@ impl IdentityGc {
         let unused = backend.unused(ours).await?;
         let marks = std::mem::take(&mut self.marks);
         let mut round = GcRound::default();
+        let mut gone = 0;
         let mut next = Instant::now();
         for record in unused {
             if marks.get(&record.number) == Some(&record.revision) {
                 sleep_until(next).await;
-                match backend.remove_unused(&record).await {
+                match Self::remove(backend, &record).await {
                     Ok(Removal::Removed) => {
                         tracing::info!(number = %record.number, labels = %record.labels, "unused identity removed");
                         next = Instant::now() + self.settings.times.pace;
@@ -100,6 +101,10 @@ impl IdentityGc {
                         continue;
                     }
                     Ok(Removal::InUse) => continue,
+                    Ok(Removal::Gone) => {
+                        gone += 1;
+                        continue;
+                    }
                     Ok(Removal::Touched) => {}
                     Err(error) => tracing::warn!(number = %record.number, %error, "unused identity not removed"),
                 }
@@ -107,8 +112,19 @@ impl IdentityGc {
             self.marks.insert(record.number, record.revision);
             round.marked.push(record);
         }
-        round.alive = total - round.removed.len();
+        round.alive = total - round.removed.len() - gone;
         Ok(round)
+    }
+
+    /// Asks once more where the answer did not come: what is gone then went by our first try, or would have gone by it.
+    async fn remove<B: Backend>(backend: &B, record: &MasterRecord) -> Result<Removal, AllocError> {
+        match backend.remove_unused(record).await {
+            Err(error) if error.is_retryable() => match backend.remove_unused(record).await? {
+                Removal::Gone => Ok(Removal::Removed),
+                other => Ok(other),
+            },
+            result => result,
+        }
     }
 }
 
