@@ -2,6 +2,7 @@
 
 mod binary;
 mod life;
+mod pictures;
 mod subscribing;
 
 use std::net::SocketAddr;
