@@ -6,7 +6,11 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for a terminal")]
 
 mod alloc;
+mod faults;
 mod latency;
+#[allow(dead_code, clippy::unwrap_used, reason = "the tests' proxy, of which tests use more")]
+#[path = "../../tests/support/proxy.rs"]
+mod proxy;
 mod report;
 mod sync;
 mod view;
@@ -49,6 +53,9 @@ async fn run() -> Result<(), Box<dyn Error>> {
     }
     if runs("alloc") {
         alloc::run(&mut report).await?;
+    }
+    if runs("faults") {
+        faults::run(&mut report).await?;
     }
     report.finish()?;
     Ok(())

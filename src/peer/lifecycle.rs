@@ -25,6 +25,7 @@ use crate::identity::ClusterName;
 use crate::kvstore::{KeyWatch, Session, SessionError, Timing, jittered};
 use crate::mirror::{Absence, DEFAULT_AUDIT_INTERVAL, Dialer, Failure, Reporter, layout};
 use crate::telemetry::{ClusterState, Metrics, StatusBoard};
+use crate::tls::ClientTls;
 
 /// Intervals and deadlines of a peer's life.
 #[derive(Clone, Debug)]
@@ -90,6 +91,8 @@ pub(super) struct Peer {
     tenure: Option<Tenure>,
     /// The one in use; the next file's goes on from it.
     session: Option<Session>,
+    /// What connections present and trust; its last good contents outlive a change of the file.
+    certificates: Option<Arc<ClientTls>>,
 }
 
 /// Why a session is given up.
@@ -120,7 +123,7 @@ impl Peer {
         if let Some(tenure) = &tenure {
             reporter.shown(Some(tenure.follower.current()));
         }
-        Self { name, environment, reporter, heartbeat, keeper, tenure, session: None }
+        Self { name, environment, reporter, heartbeat, keeper, tenure, session: None, certificates: None }
     }
 
     /// Lives until the file is removed (then nothing of the peer is left), or until cancelled (then everything is).
@@ -170,7 +173,7 @@ impl Peer {
             }
         };
         let (reporter, wait) = (Arc::clone(&self.reporter), self.environment.timing.replace_wait);
-        let mut dialer = Dialer::new(config, &self.environment.timing.etcd);
+        let mut dialer = Dialer::new(config, &self.environment.timing.etcd).with_certificates(&mut self.certificates);
         let mut next = None;
         // Kept until then: yet another file may come meanwhile.
         if let Some(before) = self.session.clone() {
