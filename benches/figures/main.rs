@@ -8,6 +8,7 @@
 mod alloc;
 mod faults;
 mod latency;
+mod picture;
 #[allow(dead_code, clippy::unwrap_used, reason = "the tests' proxy, of which tests use more")]
 #[path = "../../tests/support/proxy.rs"]
 mod proxy;
@@ -47,6 +48,9 @@ async fn run() -> Result<(), Box<dyn Error>> {
     }
     if runs("sync") {
         sync::run(&mut report).await?;
+    }
+    if runs("picture") {
+        picture::run(&mut report).await?;
     }
     if runs("latency") {
         latency::run(&mut report).await?;
