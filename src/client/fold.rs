@@ -56,6 +56,8 @@ pub struct Cluster {
     pub identities: BTreeMap<u32, Arc<Entry>>,
     /// Where it stands in its store.
     pub position: Option<pb::SourcePosition>,
+    /// As the gateway last knew it before its own start: the store was not reached since.
+    pub stale: bool,
     checksum: u64,
 }
 
@@ -123,13 +125,22 @@ pub enum Update {
         cluster: String,
         /// Nothing was known of it before.
         first: bool,
+        /// It is as the gateway last knew it before its own start.
+        stale: bool,
         /// Against what was known of it before.
         changes: Vec<Change>,
+    },
+    /// A cluster that was stale is in step with its store from here on.
+    Confirmed {
+        /// Which.
+        cluster: String,
     },
     /// Every cluster that was known at the start is complete.
     AllSynced {
         /// But these.
         left_out: Vec<String>,
+        /// These are stale.
+        stale: Vec<String>,
     },
     /// Something changed in a complete cluster.
     Changed {
@@ -231,17 +242,18 @@ impl Fold {
             }
             Frame::SnapshotChunk(chunk) => self.chunk(chunk),
             Frame::Synced(synced) => self.synced(synced),
-            Frame::AllSynced(pb::AllSynced { left_out }) => {
+            Frame::AllSynced(pb::AllSynced { left_out, stale }) => {
                 let unconfirmed = |name: &&String| !self.confirmed.contains(*name) && !left_out.contains(name);
                 let gone: Vec<_> = self.mesh.keys().filter(unconfirmed).cloned().collect();
                 let mut updates: Vec<_> = gone.into_iter().filter_map(|cluster| self.removed(cluster)).collect();
-                updates.push(Update::AllSynced { left_out });
+                updates.push(Update::AllSynced { left_out, stale });
                 Ok(updates)
             }
             Frame::Batch(batch) => Ok(self.batch(batch)?.into_iter().collect()),
             Frame::ClusterRemoved(pb::ClusterRemoved { cluster, .. }) => {
                 Ok(self.removed(cluster).into_iter().collect())
             }
+            Frame::Confirmed(confirmed) => self.confirmed(confirmed).map(|update| vec![update]),
             Frame::Heartbeat(_) => one(Update::Heartbeat),
             Frame::GoAway(go_away) => one(Update::GoAway(go_away)),
         }
@@ -259,11 +271,12 @@ impl Fold {
     }
 
     fn synced(&mut self, synced: pb::Synced) -> Result<Vec<Update>, FoldError> {
-        let pb::Synced { cluster, cluster_id, count, checksum, position } = synced;
+        let pb::Synced { cluster, cluster_id, count, checksum, position, stale } = synced;
         let Some(mut now) = self.staged.remove(&cluster) else {
             return Err(FoldError::OutOfTurn { cluster, frame: "a Synced", when: "without a SnapshotBegin" });
         };
         now.position = position;
+        now.stale = stale;
         self.verify(&cluster, &now, count, checksum)?;
         // An ID belongs to one cluster. One that had it in an earlier stream has lost it since.
         let usurped = self.mesh.iter().find(|(name, held)| **name != cluster && held.id == cluster_id);
@@ -273,8 +286,19 @@ impl Fold {
         let changes = now.changes_since(before.as_ref().unwrap_or(&Cluster::default()));
         self.mesh.insert(cluster.clone(), now);
         self.confirmed.insert(cluster.clone());
-        updates.push(Update::Synced { cluster, first: before.is_none(), changes });
+        updates.push(Update::Synced { cluster, first: before.is_none(), stale, changes });
         Ok(updates)
+    }
+
+    fn confirmed(&mut self, confirmed: pb::Confirmed) -> Result<Update, FoldError> {
+        let pb::Confirmed { cluster, position, .. } = confirmed;
+        match self.mesh.get_mut(&cluster).filter(|_| self.confirmed.contains(&cluster)) {
+            Some(held) => {
+                (held.stale, held.position) = (false, position);
+                Ok(Update::Confirmed { cluster })
+            }
+            None => Err(FoldError::OutOfTurn { cluster, frame: "a Confirmed", when: "before its Synced" }),
+        }
     }
 
     fn batch(&mut self, batch: pb::Batch) -> Result<Option<Update>, FoldError> {

@@ -78,6 +78,10 @@ pub struct StoresConfig {
     pub peer_rescan: Duration,
     /// How long readiness waits for the peers' first sync.
     pub peer_readiness_wait: Duration,
+    /// Where pictures of the peers are kept, if anywhere.
+    pub state_dir: Option<PathBuf>,
+    /// How long a peer may be out of step before its entries are withdrawn; for ever if none.
+    pub peer_ttl: Option<Duration>,
     /// Deadlines and intervals of every session.
     pub timing: Timing,
     /// How often all keys of a store are compared with what is held.
@@ -247,6 +251,8 @@ fn stores(r: &mut Resolver) -> Option<StoresConfig> {
     }
     let peer_rescan = r.time(&s::PEER_RESCAN_INTERVAL, times(100, 3_600_000));
     let peer_readiness_wait = r.time(&s::PEER_READINESS_WAIT, times(0, 3_600_000));
+    let state_dir = r.path(&s::STATE_DIR);
+    let peer_ttl = r.time_or_never(&s::PEER_TTL, times(1_000, 31_536_000_000));
     let timing = timing(r);
     // Etcd takes a page of any size; the bound is what fits a message of etcd's (2 GiB) with room for large values.
     let page_size = r.number(&s::LIST_PAGE_SIZE, 1..=65_536);
@@ -268,6 +274,8 @@ fn stores(r: &mut Resolver) -> Option<StoresConfig> {
         peers,
         peer_rescan: peer_rescan?,
         peer_readiness_wait: peer_readiness_wait?,
+        state_dir,
+        peer_ttl: Some(peer_ttl?).filter(|ttl| *ttl != Duration::MAX),
         timing: timing?,
         audit_interval: audit_interval?,
         heartbeat: heartbeat?,

@@ -105,6 +105,22 @@ pub(super) static PEER_READINESS_WAIT: Setting = text(
     "How long readiness waits for the first sync of the peers; it goes on without those that are missing then",
     "several times what a large peer takes; bounded, so that two gateways that wait for each other both start",
 );
+pub(super) static STATE_DIR: Setting = text(
+    STORES,
+    "state-dir",
+    "DIRECTORY",
+    None,
+    "Where a picture of each peer is kept, which is shown after a restart until the peer is reached; made if need be",
+    "without it the gateway knows nothing of peers that are away when it starts; each gateway needs one of its own",
+);
+pub(super) static PEER_TTL: Setting = text(
+    STORES,
+    "peer-ttl",
+    "TIME|never",
+    Some("never"),
+    "How long a peer may be out of step, for whatever cause, before its entries are withdrawn",
+    "what was true of a peer is a better guess than nothing, until somebody removes its file",
+);
 pub(super) static DIAL_TIMEOUT: Setting = text(
     STORES,
     "dial-timeout",
@@ -284,7 +300,7 @@ pub(super) static LOG_LEVEL: Setting = text(
 );
 
 /// All settings, in the order of `--help`.
-pub(super) static ALL: [&Setting; 31] = [
+pub(super) static ALL: [&Setting; 33] = [
     &CLUSTER_NAME,
     &CLUSTER_ID,
     &MAX_CONNECTED_CLUSTERS,
@@ -292,6 +308,8 @@ pub(super) static ALL: [&Setting; 31] = [
     &CLUSTERMESH_CONFIG,
     &PEER_RESCAN_INTERVAL,
     &PEER_READINESS_WAIT,
+    &STATE_DIR,
+    &PEER_TTL,
     &DIAL_TIMEOUT,
     &CALL_TIMEOUT,
     &KEEPALIVE_INTERVAL,

@@ -22,6 +22,7 @@ use crate::config::{ClusterConfig, Config};
 use crate::kvstore::{EtcdConfig, EtcdConfigError};
 use crate::mirror::{LocalCluster, LocalSettings};
 use crate::peer::{PeerManager, PeerSettings, Us};
+use crate::picture::{OpenError, PictureStore};
 use crate::telemetry::http::{self, ListenError};
 use crate::telemetry::{Metrics, Readiness, StatusBoard};
 use crate::tls::{ServerTls, TlsError};
@@ -45,6 +46,9 @@ pub enum StartError {
     /// The listener's certificates.
     #[error("the gRPC API's certificates: {0}; give PEM files that belong together")]
     Certificates(#[from] TlsError),
+    /// The directory of the pictures.
+    #[error("state-dir: {0}")]
+    StateDirectory(#[from] OpenError),
     /// A port is taken.
     #[error("{setting}: {source}")]
     Listen {
@@ -60,8 +64,8 @@ impl StartError {
     #[must_use]
     pub const fn is_configuration(&self) -> bool {
         match self {
-            Self::LocalStore(_) | Self::Certificates(_) => true,
-            Self::Listen { .. } => false,
+            Self::LocalStore(_) | Self::Certificates(_) | Self::StateDirectory(OpenError::Unusable { .. }) => true,
+            Self::Listen { .. } | Self::StateDirectory(OpenError::InUse { .. }) => false,
         }
     }
 }
@@ -81,6 +85,13 @@ impl Gateway {
         let (grpc, grpc_addr) = open("listen", config.api.listen).await?;
         let (http, http_addr) = open("http-listen", config.http_listen).await?;
 
+        let pictures = config.stores.state_dir.as_deref().map(PictureStore::open).transpose()?;
+        if pictures.is_none() && config.stores.peers.is_some() {
+            tracing::info!(
+                "no state-dir is given: peers that are away at the next start will be unknown until they are reached"
+            );
+        }
+
         let status = StatusBoard::default();
         let metrics = Metrics::new(status.clone());
         let readiness = Readiness::default();
@@ -91,6 +102,7 @@ impl Gateway {
             etcd,
             security,
             certificates,
+            pictures,
             grpc,
             http,
             view: view.clone(),
@@ -152,6 +164,7 @@ struct Parts {
     etcd: EtcdConfig,
     security: api::Security,
     certificates: Option<Arc<ServerTls>>,
+    pictures: Option<PictureStore>,
     grpc: TcpListener,
     http: TcpListener,
     view: View,
@@ -244,6 +257,8 @@ impl Parts {
         settings.timing.heartbeat_timeout = stores.heartbeat_timeout;
         settings.timing.audit_interval = stores.audit_interval;
         settings.list_watch = stores.list.clone();
+        settings.keep.store.clone_from(&self.pictures);
+        settings.keep.ttl = stores.peer_ttl;
         let (view, board, metrics) = (self.view.clone(), self.status.clone(), self.metrics.clone());
         let peers = PeerManager::new(settings, interner, view, board.clone(), metrics);
         let guard = readiness::await_peers(&self.readiness, &board);

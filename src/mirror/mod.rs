@@ -11,6 +11,7 @@ mod audit;
 #[cfg(test)]
 mod audit_tests;
 mod auditor;
+mod availability;
 mod dialer;
 mod follower;
 pub mod layout;
@@ -25,6 +26,7 @@ pub use admission::{Admission, DEFAULT_MAX_KEY_STRING, Reject, RejectReason};
 pub use apply::{Counts, Mirror, Outcome, Publication};
 pub use audit::{Audit, Extent, Findings};
 pub use auditor::DEFAULT_AUDIT_INTERVAL;
+pub use availability::{Absence, Availability, Source};
 pub use dialer::Dialer;
 pub use follower::Follower;
 pub use local::{LocalCluster, LocalSettings};

@@ -99,6 +99,7 @@ pub struct RejectExample {
 
 /// Everything there is to say about one cluster.
 #[derive(Clone, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "facts that are independent of each other")]
 pub struct ClusterStatus {
     /// Ours, not a peer.
     pub local: bool,
@@ -148,6 +149,17 @@ pub struct ClusterStatus {
     pub certificate_expires: Option<SystemTime>,
     /// Counts the sessions since start: each is one connection to one etcd.
     pub session: u64,
+    /// What is held is complete, but as an earlier process knew it: the store was not reached since.
+    pub stale: bool,
+    /// Since when the cluster is out of step, whatever the cause; none while it is in step. Only a sync ends it, and a
+    /// restart does not begin it anew if it was kept.
+    pub unavailable_since: Option<SystemTime>,
+    /// What was held was withdrawn, because that lasted for too long.
+    pub revoked: bool,
+    /// When what is held was kept on disk last.
+    pub picture_kept: Option<SystemTime>,
+    /// What is wrong with that, in plain words.
+    pub picture_trouble: Option<String>,
 }
 
 impl ClusterStatus {
@@ -165,7 +177,8 @@ pub struct StatusBoard(Arc<Board>);
 #[derive(Debug, Default)]
 struct Board {
     clusters: Mutex<BTreeMap<String, ClusterStatus>>,
-    /// Wakes whoever waits for a transition: a cluster comes, goes, changes its state or is synced for the first time.
+    /// Wakes whoever waits for a transition: a cluster comes, goes, changes its state, or what it shows
+    /// becomes complete, stale or void.
     transitions: watch::Sender<()>,
 }
 
@@ -174,13 +187,14 @@ impl StatusBoard {
     pub fn update(&self, cluster: &str, change: impl FnOnce(&mut ClusterStatus)) {
         let mut clusters = self.clusters();
         let status = clusters.entry(cluster.to_owned()).or_default();
-        let before = (status.state, status.synced_once);
+        let stage = |status: &ClusterStatus| (status.state, status.synced_once, status.stale, status.revoked);
+        let before = stage(status);
         change(status);
         let new = status.since.is_none();
         if new || status.state != before.0 {
             status.since = Some(SystemTime::now());
         }
-        if new || (status.state, status.synced_once) != before {
+        if new || stage(status) != before {
             self.0.transitions.send_replace(());
         }
     }

@@ -22,6 +22,9 @@ pub enum SyncState {
     Listing,
     /// Complete up to its position.
     Synced,
+    /// Complete up to its position, but read from a picture that an earlier process kept: the source was not reached since,
+    /// and may be far ahead.
+    Stale,
 }
 
 /// One immutable version of one cluster's identities.
@@ -71,10 +74,16 @@ impl ClusterView {
         self.state
     }
 
-    /// Whether it is complete up to its position.
+    /// Whether it is complete up to its position, stale or not.
     #[must_use]
     pub fn is_synced(&self) -> bool {
-        self.state == SyncState::Synced
+        matches!(self.state, SyncState::Synced | SyncState::Stale)
+    }
+
+    /// Whether it is complete, but as of an earlier process.
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        self.state == SyncState::Stale
     }
 
     /// Where it stands in its source, once synced.

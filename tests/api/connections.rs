@@ -167,8 +167,10 @@ async fn a_subscription_outlives_its_streams() {
     timeout(SOON, async {
         loop {
             match sub.next().await {
-                Event::Update(Update::Synced { cluster, first, changes }) => seen.push((cluster, first, changes.len())),
-                Event::Update(Update::AllSynced { left_out }) => break assert_eq!(left_out, ["b"]),
+                Event::Update(Update::Synced { cluster, first, changes, .. }) => {
+                    seen.push((cluster, first, changes.len()))
+                }
+                Event::Update(Update::AllSynced { left_out, .. }) => break assert_eq!(left_out, ["b"]),
                 Event::Update(Update::Removed { cluster, .. }) => panic!("{cluster} is not gone"),
                 _ => {}
             }

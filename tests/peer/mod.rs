@@ -1,5 +1,6 @@
 //! Peers as they are in the field: a directory of files, real etcds over mTLS, and what a subscriber sees of it.
 
+mod absence;
 mod audit;
 mod cluster_ids;
 mod configuration;
@@ -8,6 +9,7 @@ mod golden;
 mod isolation;
 mod liveness;
 mod local;
+mod pictures;
 mod reconnect;
 
 use std::collections::BTreeMap;

@@ -53,6 +53,7 @@ impl Expected {
             modes.insert(name, mode);
         }
         let mode = |(cluster, (mode, why)): (String, (pb::ServeMode, String))| pb::ClusterMode {
+            stale: mesh.cluster_named(&cluster).is_some_and(|cluster| cluster.is_stale()),
             cluster,
             mode: mode.into(),
             why,
@@ -94,7 +95,7 @@ impl Expected {
             Some(left_out)
         })?;
         self.all_synced = true;
-        Some(Frame::AllSynced(pb::AllSynced { left_out }))
+        Some(Frame::AllSynced(pb::AllSynced { left_out, stale: Vec::new() }))
     }
 
     /// Waits until a cluster that never came is not configured any more, and names it; or until `AllSynced` may have become

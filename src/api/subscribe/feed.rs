@@ -34,7 +34,12 @@ enum State {
     /// Chunks, which add up to `held`, and, if `on_the_way`, a part of what leads from there to its target.
     Loading { held: Option<Arc<ClusterView>>, on_the_way: Option<OnTheWay> },
     /// All of `held`, and, if `on_the_way`, a part of what leads from there to its target.
-    Live { held: Arc<ClusterView>, on_the_way: Option<OnTheWay> },
+    Live {
+        held: Arc<ClusterView>,
+        on_the_way: Option<OnTheWay>,
+        /// The client believes that the cluster is stale.
+        told_stale: bool,
+    },
 }
 
 /// A difference that is told in parts.
@@ -62,6 +67,11 @@ impl Feed {
 
     pub(super) fn is_live(&self) -> bool {
         matches!(self.state, State::Live { .. })
+    }
+
+    /// Whether the client holds the cluster as it was last known, and was told so.
+    pub(super) fn is_told_stale(&self) -> bool {
+        matches!(self.state, State::Live { told_stale: true, .. })
     }
 
     /// Looks at the version that is in the view now, or at its absence. If differences do not lead from what the client
@@ -94,10 +104,13 @@ impl Feed {
     /// The next frame that brings the client closer to `now`, a version of this cluster that [`Self::judge`] has seen; none
     /// if the client holds that.
     pub(super) fn step(&mut self, now: &Arc<ClusterView>, plan: &Plan) -> Option<Frame> {
+        if let Some(confirmed) = self.confirm() {
+            return Some(confirmed);
+        }
         match &mut self.state {
             State::Waiting { .. } => Some(self.begin(now)),
             State::Loading { .. } => self.load(now, plan),
-            State::Live { held, on_the_way } => {
+            State::Live { held, on_the_way, .. } => {
                 if on_the_way.is_none() && Arc::ptr_eq(held, now) {
                     return None;
                 }
@@ -110,9 +123,20 @@ impl Feed {
                     *held = Arc::clone(&way.target);
                     *on_the_way = None;
                 }
-                batch
+                // Nothing but that it is in step may be all the news there is.
+                batch.or_else(|| self.confirm())
             }
         }
+    }
+
+    /// What the client was told is stale is not any more.
+    fn confirm(&mut self) -> Option<Frame> {
+        let State::Live { held, on_the_way: None, told_stale } = &mut self.state else { return None };
+        if !*told_stale || held.is_stale() {
+            return None;
+        }
+        *told_stale = false;
+        Some(confirmed(held))
     }
 
     fn begin(&mut self, now: &Arc<ClusterView>) -> Frame {
@@ -131,7 +155,8 @@ impl Feed {
                 let held = held.as_ref()?;
                 if held.is_synced() {
                     let synced = synced(held);
-                    self.state = State::Live { held: Arc::clone(held), on_the_way: None };
+                    let told_stale = held.is_stale();
+                    self.state = State::Live { held: Arc::clone(held), on_the_way: None, told_stale };
                     return Some(synced);
                 }
                 if Arc::ptr_eq(held, now) {
@@ -169,6 +194,15 @@ fn synced(version: &ClusterView) -> Frame {
         cluster_id: version.id().get().into(),
         count: version.len() as u64,
         checksum: version.checksum(),
+        position: version.position().map(convert::position),
+        stale: version.is_stale(),
+    })
+}
+
+fn confirmed(version: &ClusterView) -> Frame {
+    Frame::Confirmed(pb::Confirmed {
+        cluster: version.name().to_string(),
+        cluster_id: version.id().get().into(),
         position: version.position().map(convert::position),
     })
 }

@@ -228,5 +228,6 @@ const fn kind(frame: &Frame) -> FrameKind {
         Frame::ClusterRemoved(_) => FrameKind::ClusterRemoved,
         Frame::Heartbeat(_) => FrameKind::Heartbeat,
         Frame::GoAway(_) => FrameKind::GoAway,
+        Frame::Confirmed(_) => FrameKind::Confirmed,
     }
 }

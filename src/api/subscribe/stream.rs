@@ -115,7 +115,12 @@ impl Session {
                 let id = self.mesh.cluster_named(name).map(|cluster| cluster.id());
                 id.and_then(|id| self.feeds.get(&id)).is_some_and(Feed::is_live)
             };
-            self.expected.all_synced(&self.plan, &self.mesh, is_live)
+            let mut frame = self.expected.all_synced(&self.plan, &self.mesh, is_live);
+            if let Some(Frame::AllSynced(all_synced)) = &mut frame {
+                let stale = self.feeds.values().filter(|feed| feed.is_told_stale());
+                all_synced.stale = stale.map(|feed| feed.name().to_string()).collect();
+            }
+            frame
         })
     }
 

@@ -57,11 +57,13 @@ pub enum FrameKind {
     Heartbeat,
     /// The stream ends.
     GoAway,
+    /// What was stale is in step.
+    Confirmed,
 }
 
 impl FrameKind {
     /// All of them, in the order of their counters.
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Hello,
         Self::SnapshotBegin,
         Self::SnapshotChunk,
@@ -71,6 +73,7 @@ impl FrameKind {
         Self::ClusterRemoved,
         Self::Heartbeat,
         Self::GoAway,
+        Self::Confirmed,
     ];
 
     /// The name in metrics.
@@ -86,6 +89,7 @@ impl FrameKind {
             Self::ClusterRemoved => "cluster_removed",
             Self::Heartbeat => "heartbeat",
             Self::GoAway => "go_away",
+            Self::Confirmed => "confirmed",
         }
     }
 }

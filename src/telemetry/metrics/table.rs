@@ -121,6 +121,30 @@ pub(super) const CERTIFICATE_EXPIRY: Spec = Spec {
     labels: &[CLUSTER],
     help: "Unix time at which the certificate expires that the connection was made with; 0 without one.",
 };
+pub(super) const STALE: Spec = Spec {
+    name: "meshgate_cluster_stale",
+    kind: Kind::Gauge,
+    labels: &[CLUSTER],
+    help: "Whether what is shown of the cluster is from before the gateway's start, its store not reached since (1), or not (0).",
+};
+pub(super) const UNAVAILABLE_SINCE: Spec = Spec {
+    name: "meshgate_cluster_unavailable_since_timestamp_seconds",
+    kind: Kind::Gauge,
+    labels: &[CLUSTER],
+    help: "Unix time since which the cluster is out of step, whatever the cause; 0 while it is in step.",
+};
+pub(super) const REVOCATIONS: Spec = Spec {
+    name: "meshgate_revocations_total",
+    kind: Kind::Counter,
+    labels: &[CLUSTER],
+    help: "How often a cluster's entries were withdrawn because it was out of step for longer than peer-ttl.",
+};
+pub(super) const PICTURES: Spec = Spec {
+    name: "meshgate_pictures_total",
+    kind: Kind::Counter,
+    labels: &[CLUSTER, "result"],
+    help: "Pictures on disk: kept, restored (at start), damaged (set aside), refused (whole, but not to be shown), failed.",
+};
 pub(super) const SUBSCRIBERS: Spec =
     Spec { name: "meshgate_subscribers", kind: Kind::Gauge, labels: &[], help: "Subscription streams that are open." };
 pub(super) const SUBSCRIPTION_ENDS: Spec = Spec {
@@ -157,7 +181,7 @@ const fn process(name: &'static str, kind: Kind, help: &'static str) -> Spec {
     Spec { name, kind, labels: &[], help }
 }
 
-const OWN: [Spec; 17] = [
+const OWN: [Spec; 21] = [
     BUILD_INFO,
     PEERS,
     IDENTITIES,
@@ -172,6 +196,10 @@ const OWN: [Spec; 17] = [
     LAST_EVENT,
     LAST_HEARTBEAT,
     CERTIFICATE_EXPIRY,
+    STALE,
+    UNAVAILABLE_SINCE,
+    REVOCATIONS,
+    PICTURES,
     SUBSCRIBERS,
     SUBSCRIPTION_ENDS,
     FRAMES,

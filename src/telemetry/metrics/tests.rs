@@ -35,6 +35,8 @@ fn with_everything() -> (Metrics, StatusBoard) {
     cluster.unchanged(1);
     cluster.reject("out-of-range");
     cluster.failure("dial");
+    cluster.picture("kept");
+    cluster.revoked();
     cluster.first_sync(Duration::from_millis(40));
     cluster.sync_again(Duration::from_millis(30));
     (metrics, board)
