@@ -3,6 +3,7 @@
 //! Every setting is a row of one table (`settings.rs`), from which flags, variables, keys, help and defaults are made.
 //! Whatever is wrong is found in one go, and said in one line each: where it was written, what is wrong, what to do.
 
+mod allocating;
 mod error;
 mod resolve;
 mod settings;
@@ -15,6 +16,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use allocating::AllocatingConfig;
 pub use error::{ConfigError, Origin, Problem};
 pub use sources::{Environment, Flags};
 
@@ -42,6 +44,8 @@ pub struct Config {
     pub cluster: ClusterConfig,
     /// Its store, and the peers.
     pub stores: StoresConfig,
+    /// Allocating in the own cluster's store.
+    pub allocating: AllocatingConfig,
     /// The gRPC API.
     pub api: ApiConfig,
     /// Where `/metrics`, `/livez` and `/readyz` are served.
@@ -153,6 +157,7 @@ impl Config {
     fn assemble(r: &mut Resolver) -> Option<Self> {
         let cluster = cluster(r);
         let stores = stores(r);
+        let allocating = allocating::read(r);
         let api = api(r);
         let http_listen = r.address(&s::HTTP_LISTEN);
         let shutdown_grace = r.time(&s::SHUTDOWN_GRACE, times(0, 3_600_000));
@@ -167,6 +172,7 @@ impl Config {
         Some(Self {
             cluster: cluster?,
             stores: stores?,
+            allocating: allocating?,
             api: api?,
             http_listen: http_listen?,
             shutdown_grace: shutdown_grace?,
@@ -288,14 +294,19 @@ fn local_store(r: &mut Resolver) -> Option<PathBuf> {
     let mut local = None;
     let mut wrong = Vec::new();
     for (key, value) in r.pairs(&s::KVSTORE_OPT) {
-        if key == ETCD_CONFIG && !value.is_empty() {
+        if allocating::ETCD_LIMITS.contains(&key.as_str()) {
+            // Read there.
+        } else if key == ETCD_CONFIG && !value.is_empty() {
             local = Some(PathBuf::from(value));
         } else if key == ETCD_CONFIG {
             wrong.push(Wrong::new(format!("{ETCD_CONFIG} has no value"), format!("write {ETCD_CONFIG}=PATH")));
         } else {
-            let advice = match did_you_mean(key, [ETCD_CONFIG]) {
+            let advice = match did_you_mean(key, [ETCD_CONFIG].into_iter().chain(allocating::ETCD_LIMITS)) {
                 Some(meant) => format!("did you mean `{meant}`?"),
-                None => format!("the known option is {ETCD_CONFIG}=PATH"),
+                None => format!(
+                    "the known options are {ETCD_CONFIG}=PATH and the limits {}",
+                    allocating::ETCD_LIMITS.join(", ")
+                ),
             };
             wrong.push(Wrong::new(format!("unknown option `{key}`"), advice));
         }

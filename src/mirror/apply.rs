@@ -88,7 +88,16 @@ impl Mirror {
     /// Mirrors the keys behind `prefix` into versions of `builder`'s cluster.
     #[must_use]
     pub fn new(prefix: Vec<u8>, admission: Admission, builder: ClusterBuilder) -> Self {
-        Self { prefix, admission, builder, base: None, list: None, outsiders: Arc::default(), renewed: false, catching_up: false }
+        Self {
+            prefix,
+            admission,
+            builder,
+            base: None,
+            list: None,
+            outsiders: Arc::default(),
+            renewed: false,
+            catching_up: false,
+        }
     }
 
     /// Begins from a complete version that is published already, so that the first list is one on top of it.

@@ -6,10 +6,11 @@ use tokio::time::{Instant, sleep_until};
 
 use super::apply::{Mirror, Outcome, Publication};
 use super::auditor::{Audited, Auditor, DEFAULT_AUDIT_INTERVAL};
+use super::outlet::Outlet;
 use super::report::Reporter;
 use crate::kvstore::{ListWatch, ListWatchOptions, Position, Session, SessionError, Step};
 use crate::telemetry::ClusterState;
-use crate::view::{ClusterView, SourcePosition, View};
+use crate::view::{ClusterView, SourcePosition};
 
 /// How long a watch that goes on behind a stale version may take to bring what it missed, before that is told bit by bit.
 /// Etcd looks every 100 ms which watches it has to catch up with; a quiet one gets nothing to show that it is through.
@@ -21,7 +22,7 @@ pub struct Follower {
     mirror: Mirror,
     list_watch: ListWatch,
     options: ListWatchOptions,
-    view: View,
+    outlet: Outlet,
     auditor: Auditor,
     list_since: Option<Instant>,
     catch_up: Option<CatchUp>,
@@ -39,10 +40,11 @@ struct CatchUp {
 impl Follower {
     /// Follows the keys behind `prefix`, which must be the mirror's.
     #[must_use]
-    pub fn new(mirror: Mirror, prefix: Vec<u8>, options: ListWatchOptions, view: View) -> Self {
+    pub fn new(mirror: Mirror, prefix: Vec<u8>, options: ListWatchOptions, outlet: impl Into<Outlet>) -> Self {
         let list_watch = ListWatch::new(prefix, options.clone());
         let auditor = Auditor::every(DEFAULT_AUDIT_INTERVAL);
-        Self { mirror, list_watch, options, view, auditor, list_since: None, catch_up: None, live: false }
+        let outlet = outlet.into();
+        Self { mirror, list_watch, options, outlet, auditor, list_since: None, catch_up: None, live: false }
     }
 
     /// What is held, from elsewhere, is complete up to there: watches on behind it where that store is found.
@@ -214,14 +216,8 @@ impl Follower {
     fn publish(&mut self, publication: Publication, reporter: &Reporter) {
         match publication {
             Publication::None => {}
-            Publication::Publish(version) => {
-                self.view.publish(version.clone());
-                reporter.shown(Some(&version));
-            }
-            Publication::Withdraw(id) => {
-                self.view.withdraw(id);
-                reporter.shown(None);
-            }
+            Publication::Publish(version) => self.outlet.publish(version, reporter),
+            Publication::Withdraw(id) => self.outlet.withdraw(id, reporter),
         }
     }
 }

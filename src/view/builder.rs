@@ -131,6 +131,16 @@ impl ClusterBuilder {
         Ok(self.put(offset, identity))
     }
 
+    /// Puts an identity of another version of this cluster in place of whatever its number stands for.
+    ///
+    /// # Errors
+    /// [`BuildError::OutOfRange`].
+    pub fn hold(&mut self, identity: Identity) -> Result<(), BuildError> {
+        let offset = self.next.offset(identity.number()).ok_or(BuildError::OutOfRange(identity.number()))?;
+        self.put(offset, identity);
+        Ok(())
+    }
+
     /// Removes; whether it was there.
     pub fn remove(&mut self, number: NumericIdentity) -> bool {
         self.next.offset(number).is_some_and(|offset| self.remove_offset(offset))
@@ -233,6 +243,11 @@ impl ClusterBuilder {
     /// Whether the revision of an entry rose, and nothing else of it changed, since this was asked last.
     pub fn take_renewed(&mut self) -> bool {
         std::mem::take(&mut self.renewed)
+    }
+
+    /// Marks the version as one that shows more than its source does at any position: it has none then.
+    pub fn set_ahead(&mut self) {
+        self.next.position = None;
     }
 
     /// Whether anything but the position differs from what was last built.

@@ -86,7 +86,8 @@ impl ClusterView {
         self.state == SyncState::Stale
     }
 
-    /// Where it stands in its source, once synced.
+    /// Where it stands in its source, once synced. Nowhere while it shows allocations of our own that the source has not
+    /// told yet: it is no state of the source then, and nobody could go on from it elsewhere.
     #[must_use]
     pub fn position(&self) -> Option<SourcePosition> {
         self.position
@@ -126,10 +127,17 @@ impl ClusterView {
     }
 
     fn lookup_stored(&self, key_string: &str) -> Option<&Identity> {
-        self.index
-            .candidates(key_hash(key_string))
+        let candidates = self.index.candidates(key_hash(key_string));
+        candidates.filter_map(|offset| self.pages.get(offset)).find(|identity| identity.has_stored_form(key_string))
+    }
+
+    /// All identities with that key string, which must be in stored form; the highest number first. Several are another
+    /// writer's mistake.
+    pub fn having<'a>(&'a self, key_string: &'a str) -> impl Iterator<Item = &'a Identity> {
+        let candidates = self.index.candidates(key_hash(key_string));
+        candidates
             .filter_map(|offset| self.pages.get(offset))
-            .find(|identity| identity.has_stored_form(key_string))
+            .filter(move |identity| identity.has_stored_form(key_string))
     }
 
     /// All identities, ascending by number.

@@ -138,7 +138,8 @@ impl Identity {
     }
 
     /// Whether `key_string`, if it is in stored form, is this entry's. A `false` says nothing about other forms.
-    pub(super) fn has_stored_form(&self, key_string: &str) -> bool {
+    #[must_use]
+    pub fn has_stored_form(&self, key_string: &str) -> bool {
         let mut rest = key_string.as_bytes();
         for label in self.labels() {
             let Some(behind) = rest.strip_prefix(label.as_bytes()).and_then(|rest| rest.strip_prefix(b";")) else {

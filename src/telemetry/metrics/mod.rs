@@ -1,5 +1,6 @@
 //! Metrics: a registry of our own, and typed handles, so that no caller spells a name or a label.
 
+mod allocator;
 mod cluster;
 mod subscriptions;
 mod table;
@@ -13,6 +14,7 @@ use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
 use prometheus::{IntGaugeVec, Registry, TextEncoder};
 
+pub use allocator::AllocatorSeries;
 pub use cluster::ClusterMetrics;
 pub use subscriptions::{FrameKind, SubscriptionEnd, SubscriptionGuard};
 pub use table::{Kind, Spec, markdown, rows};
@@ -29,6 +31,7 @@ struct Inner {
     registry: Registry,
     clusters: Clusters,
     subscriptions: Subscriptions,
+    allocator: AllocatorSeries,
 }
 
 impl Metrics {
@@ -40,16 +43,24 @@ impl Metrics {
         build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         register(&registry, &build_info);
         always(registry.register(Box::new(ProcessCollector::for_self())));
+        let allocator = AllocatorSeries::new(board.clone());
+        register(&registry, &allocator);
         let clusters = Clusters::new(board);
         register(&registry, &clusters);
         let subscriptions = Subscriptions::new(&registry);
-        Self(Arc::new(Inner { registry, clusters, subscriptions }))
+        Self(Arc::new(Inner { registry, clusters, subscriptions, allocator }))
     }
 
     /// The counters of one cluster, made at first use. Keep the handle rather than ask for each event.
     #[must_use]
     pub fn cluster(&self, name: &str) -> ClusterMetrics {
         self.0.clusters.get(name)
+    }
+
+    /// The allocator's counters.
+    #[must_use]
+    pub fn allocator(&self) -> &AllocatorSeries {
+        &self.0.allocator
     }
 
     /// Drops all series of a cluster. Handles to them go on counting into nothing; a cluster of that name that is made
