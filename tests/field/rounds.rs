@@ -67,6 +67,8 @@ async fn r08_reconnects_leave_nothing_behind() {
         let (shown, last) = (rig.shown(2), format!("k8s:round={round};"));
         assert!(shown.len() == many as usize && shown.values().all(|set| set.ends_with(&last)), "round {round}");
         oldest.store(round, Ordering::SeqCst);
+        // What it was told is remembered until then.
+        rig.subscriber.clear().await;
         if round == rounds.min(10) {
             eventually("one connection is left", DEADLINE, async || proxy.open() == 1).await;
             before = Some(Resources::of(tasks(), proxy.open()));
