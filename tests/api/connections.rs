@@ -168,7 +168,7 @@ async fn a_subscription_outlives_its_streams() {
         loop {
             match sub.next().await {
                 Event::Update(Update::Synced { cluster, first, changes, .. }) => {
-                    seen.push((cluster, first, changes.len()))
+                    seen.push((cluster, first, changes.len()));
                 }
                 Event::Update(Update::AllSynced { left_out, .. }) => break assert_eq!(left_out, ["b"]),
                 Event::Update(Update::Removed { cluster, .. }) => panic!("{cluster} is not gone"),
