@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -30,7 +30,8 @@ pub struct AllocatorSettings {
     pub first_list: Duration,
     /// How often the store is checked for everything in local use.
     pub sync: Duration,
-    /// Label sets checked, or rewritten after the loss of a lease, at once.
+    /// Label sets checked or written again at once, for whatever reason: a store that lost everything must not be asked for
+    /// all of it in one moment, or no answer comes in time.
     pub sync_width: usize,
     /// Whether a clean shutdown deletes this process's references, instead of leaving them to a successor.
     pub release_on_shutdown: bool,
@@ -75,6 +76,8 @@ pub(super) struct Inner<B> {
     listed: watch::Sender<bool>,
     /// References that are being written again after the loss of a lease.
     pub(super) missing: watch::Sender<usize>,
+    /// As wide as the settings say.
+    pub(super) repairs: Semaphore,
 }
 
 impl<B: std::fmt::Debug> std::fmt::Debug for Inner<B> {
@@ -134,6 +137,7 @@ impl<B: Backend> Allocator<B> {
             state: Mutex::new(state),
             listed: watch::Sender::new(false),
             missing: watch::Sender::new(0),
+            repairs: Semaphore::new(settings.sync_width),
         }))
     }
 

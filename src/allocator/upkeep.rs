@@ -94,6 +94,8 @@ impl<B: Backend> Allocator<B> {
 
     /// Writes what is missing of one label set, if it is still in use.
     async fn restore(&self, key: &Key, number: NumericIdentity) -> Result<Restored, AllocError> {
+        // Never closed. Before the lane, so that nobody waits in a lane for a turn.
+        let _turn = self.0.repairs.acquire().await;
         let _lane = self.0.lanes.enter(key).await;
         {
             let state = self.0.state();

@@ -135,7 +135,7 @@ async fn a03_numbers_of_a_gateway_that_is_gone_return_when_its_references_have()
 async fn a05_a_wiped_store_is_filled_again_under_the_same_numbers() {
     let etcd = etcd().await;
     let client = etcd.client();
-    let setup = Setup { sync: Duration::from_millis(50), ..Setup::default() };
+    let setup = Setup { sync: Duration::from_millis(500), ..Setup::default() };
     let (a, b) = (Node::start_with(&etcd, "a", setup).await, Node::start_with(&etcd, "b", setup).await);
     let held = size("MESHGATE_WIPED_KEYS", 100);
     for n in 0..held / 2 {
@@ -150,7 +150,13 @@ async fn a05_a_wiped_store_is_filled_again_under_the_same_numbers() {
     client.kv_client().delete(BASE, Some(all)).await.unwrap();
     let since = Instant::now();
     let minute = Duration::from_mins(1);
-    eventually("all is back", minute, || async { (masters(&client).await, slaves(&client).await) == before }).await;
+    let count = || async {
+        let options = etcd_client::GetOptions::new().with_prefix().with_count_only();
+        client.kv_client().get(BASE, Some(options)).await.unwrap().count()
+    };
+    let all = i64::try_from(before.0.len() + before.1.len()).unwrap();
+    eventually("as much is back", minute, || async { count().await == all }).await;
+    assert_eq!((masters(&client).await, slaves(&client).await), before);
     println!("{held} records and {} references are back after {:?}", before.1.len(), since.elapsed());
 }
 
