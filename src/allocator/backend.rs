@@ -115,6 +115,9 @@ pub struct LockRecord {
 /// A store of *records* (number → label set, kept until collected) and *references* (a node uses a label set under a number,
 /// kept while the node lives). All calls may be made at once and from many processes. An error leaves it open whether
 /// anything was written, except where said otherwise; every call can be repeated.
+///
+/// Listing and watching the records is not asked here: whoever shows them to subscribers does it already, and tells the
+/// allocator as its [`super::RecordListener`].
 pub trait Backend: Send + Sync + 'static {
     /// The store's lock.
     type Lock: Lock;
