@@ -6,7 +6,7 @@
 //! - [`mirror`]: keeps one cluster of the view in step with one prefix of one store.
 //! - [`allocator`]: one label set, one number, across every node of the cluster.
 //! - [`peer`]: the directory of peers, the life of one, what it may say, who owns which cluster ID.
-//! - [`api`]: the gRPC services. [`client`]: the other end of them.
+//! - [`pb`]: what `proto/` says, generated. [`api`]: the gRPC services. [`client`]: the other end of them.
 //! - [`telemetry`]: metrics, status, health, logs.
 //! - [`config`], [`gateway`], [`cli`]: one validated configuration, the composition root, the command line.
 //! - [`devkit`]: real etcds with mTLS and realistic contents, for the demo, the tests and the benches.
@@ -23,6 +23,7 @@ pub mod gateway;
 pub mod identity;
 pub mod kvstore;
 pub mod mirror;
+pub mod pb;
 pub mod peer;
 pub mod telemetry;
 pub mod tls;

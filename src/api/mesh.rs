@@ -1,12 +1,12 @@
 //! `meshgate.v1.MeshService`: the unary calls, answered from the current view and the status board.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 
-use super::pb::mesh_service_server::MeshService;
-use super::subscribe::{FrameStream, Subscriptions};
-use super::{PeerInfo, convert, pb};
+use super::unary::mesh_service_server::MeshService;
+use super::{convert, pb};
 use crate::identity::{LabelRef, NumericIdentity, ReservedIdentities, sorted_key_string};
 use crate::telemetry::StatusBoard;
 use crate::view::View;
@@ -19,19 +19,11 @@ const MAX_LABELS: usize = 1_024;
 pub(super) struct Mesh {
     pub(super) view: View,
     pub(super) status: StatusBoard,
-    pub(super) reserved: ReservedIdentities,
-    pub(super) subscriptions: Subscriptions,
+    pub(super) reserved: Arc<ReservedIdentities>,
 }
 
 #[tonic::async_trait]
 impl MeshService for Mesh {
-    type SubscribeStream = FrameStream;
-
-    async fn subscribe(&self, request: Request<pb::SubscribeRequest>) -> Result<Response<FrameStream>, Status> {
-        let peer = request.extensions().get::<PeerInfo>().cloned();
-        self.subscriptions.open(request.into_inner(), peer).map(Response::new)
-    }
-
     async fn get_identity(
         &self,
         request: Request<pb::GetIdentityRequest>,

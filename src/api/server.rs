@@ -14,8 +14,8 @@ use tonic::service::Routes;
 
 use super::connection::{self, HandshakeError, Requests, Shared};
 use super::mesh::Mesh;
-use super::pb::mesh_service_server::MeshServiceServer;
-use super::subscribe::{SubscribeOptions, Subscriptions};
+use super::subscribe::{SubscribeOptions, Subscriptions, WithSubscribe};
+use super::unary::mesh_service_server::MeshServiceServer;
 use super::{Parts, health, pb};
 use crate::identity::ReservedIdentities;
 use crate::telemetry::LogLimiter;
@@ -123,19 +123,21 @@ pub async fn serve(
     health::not_yet(&reporter).await;
     tasks.spawn(health::follow(reporter, parts.ready.clone(), stop.clone()));
 
+    let reserved = Arc::new(ReservedIdentities::default());
     let mesh = MeshServiceServer::new(Mesh {
         view: parts.view.clone(),
         status: parts.status.clone(),
-        reserved: ReservedIdentities::default(),
-        subscriptions: Subscriptions::new(parts, options.subscribe, stop.clone()),
+        reserved: Arc::clone(&reserved),
     });
+    let subscriptions = Arc::new(Subscriptions::new(parts, reserved, options.subscribe, stop.clone()));
+    let mesh = WithSubscribe::new(mesh.max_decoding_message_size(MAX_REQUEST), subscriptions, MAX_REQUEST);
     let reflection = || {
         let descriptors = [pb::DESCRIPTORS, tonic_health::pb::FILE_DESCRIPTOR_SET];
         descriptors.into_iter().fold(tonic_reflection::server::Builder::configure(), |builder, set| {
             builder.register_encoded_file_descriptor_set(set)
         })
     };
-    let routes = Routes::new(mesh.max_decoding_message_size(MAX_REQUEST))
+    let routes = Routes::new(mesh)
         .add_service(health)
         .add_service(reflection().build_v1()?)
         // What grpcurl asked before 1.8.8.

@@ -64,7 +64,7 @@ impl Subscription {
         let stream = subscribe(&options, &request).await?;
         Ok(Self {
             silence: heartbeat.unwrap_or(DEFAULT_HEARTBEAT) + GRACE,
-            fold: Fold::new(request.numbers_only),
+            fold: Fold::of(&request),
             options,
             request,
             link: Link::Up(Box::new(stream)),
@@ -98,6 +98,7 @@ impl Subscription {
                 },
                 Link::Down { until } => {
                     sleep_until(*until).await;
+                    self.request.resume_tokens = self.fold.tokens();
                     match subscribe(&self.options, &self.request).await {
                         Ok(stream) => {
                             self.fold.begin();
@@ -109,6 +110,9 @@ impl Subscription {
                 }
             };
             if let Some(why) = failed {
+                if matches!(why, ClientError::Contradiction(_)) {
+                    self.fold.forget_tokens();
+                }
                 let backoff = self.backoff.next_delay();
                 let retry_in = self.asked_to_wait.take().map_or(backoff, |asked| asked.max(backoff));
                 self.link = Link::Down { until: Instant::now() + retry_in };

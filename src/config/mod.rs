@@ -21,6 +21,7 @@ pub use sources::{Environment, Flags};
 use crate::identity::{ClusterId, ClusterName, MaxConnectedClusters};
 use crate::kvstore::{ListWatchOptions, Timing};
 use crate::telemetry::logging::{LogFilter, LogFormat};
+use crate::view::HistoryLimits;
 use error::did_you_mean;
 use resolve::{Resolver, Wrong};
 use settings as s;
@@ -92,6 +93,8 @@ pub struct ApiConfig {
     pub security: Security,
     /// Subscription streams at a time.
     pub max_subscribers: usize,
+    /// What is kept for subscribers that come back.
+    pub history: HistoryLimits,
 }
 
 /// How the gRPC API is guarded.
@@ -316,9 +319,12 @@ fn timing(r: &mut Resolver) -> Option<Timing> {
 fn api(r: &mut Resolver) -> Option<ApiConfig> {
     let listen = r.address(&s::LISTEN);
     let max_subscribers = r.number(&s::MAX_SUBSCRIBERS, 1..=1_000_000);
+    let memory = r.number(&s::RESUME_HISTORY_MEMORY, 0..=65_536_usize);
+    let age = r.time(&s::RESUME_HISTORY_AGE, times(0, 86_400_000));
     let plaintext = r.switch(&s::PLAINTEXT);
     let security = security(r, listen, plaintext?);
-    Some(ApiConfig { listen: listen?, security: security?, max_subscribers: max_subscribers? })
+    let history = HistoryLimits { memory: memory? << 20, age: age? };
+    Some(ApiConfig { listen: listen?, security: security?, max_subscribers: max_subscribers?, history })
 }
 
 fn security(r: &mut Resolver, listen: Option<SocketAddr>, plaintext: bool) -> Option<Security> {

@@ -215,6 +215,22 @@ pub(super) static MAX_SUBSCRIBERS: Setting = text(
     "Subscription streams at a time; further ones are refused",
     "an agent on each of 1,000 nodes; each may hold about 1 MiB of encoded frames while it does not read",
 );
+pub(super) static RESUME_HISTORY_MEMORY: Setting = text(
+    SERVE,
+    "resume-history-memory",
+    "MIB",
+    Some("64"),
+    "MiB of replaced versions that are kept for subscribers that come back with a token; 0 keeps none",
+    "twenty thousand changes, estimated at 3 KiB each; with less, more of those that come back get everything anew",
+);
+pub(super) static RESUME_HISTORY_AGE: Setting = text(
+    SERVE,
+    "resume-history-age",
+    "TIME",
+    Some("10m"),
+    "How long after it was replaced a version is kept at most",
+    "longer than the restart of a node takes",
+);
 pub(super) static HTTP_LISTEN: Setting = text(
     SERVE,
     "http-listen",
@@ -244,7 +260,7 @@ pub(super) static LOG_LEVEL: Setting = text(
 );
 
 /// All settings, in the order of `--help`.
-pub(super) static ALL: [&Setting; 26] = [
+pub(super) static ALL: [&Setting; 28] = [
     &CLUSTER_NAME,
     &CLUSTER_ID,
     &MAX_CONNECTED_CLUSTERS,
@@ -267,6 +283,8 @@ pub(super) static ALL: [&Setting; 26] = [
     &TLS_CLIENT_CA,
     &PLAINTEXT,
     &MAX_SUBSCRIBERS,
+    &RESUME_HISTORY_MEMORY,
+    &RESUME_HISTORY_AGE,
     &HTTP_LISTEN,
     &SHUTDOWN_GRACE,
     &LOG_FORMAT,

@@ -84,7 +84,7 @@ impl Gateway {
         let status = StatusBoard::default();
         let metrics = Metrics::new(status.clone());
         let readiness = Readiness::default();
-        let view = View::new(config.cluster.width, config.cluster.id);
+        let view = View::with_history(config.cluster.width, config.cluster.id, config.api.history);
         let stop = CancellationToken::new();
         let parts = Parts {
             config,

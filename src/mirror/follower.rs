@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::apply::{Mirror, Outcome, Publication};
+use super::apply::{Mirror, Outcome, Publication, source_position};
 use super::report::Reporter;
 use crate::kvstore::{ListWatch, ListWatchOptions, Session, SessionError, Step};
 use crate::telemetry::ClusterState;
@@ -84,19 +84,20 @@ impl Follower {
         }
         let again = self.mirror.is_complete();
         let applied = match &step {
-            Step::Listed(position) | Step::Resumed(position) | Step::Progress(position) => {
-                Some((position.revision, false))
+            Step::Listed(position) | Step::Resumed(position) | Step::Progress(position) | Step::Events(_, position) => {
+                Some(source_position(*position))
             }
-            Step::Events(_, position) => Some((position.revision, true)),
             Step::ListStarted(_) | Step::Page(_) | Step::Restarting(..) => None,
         };
+        let event = matches!(step, Step::Events(..));
         let complete = matches!(step, Step::Listed(_) | Step::Resumed(_));
         let outcome = self.mirror.apply(step);
         reporter.outcome(&outcome);
         let Outcome { publication, .. } = outcome;
         self.publish(publication, reporter);
-        if let Some((revision, event)) = applied {
-            reporter.revision(revision, event);
+        if let Some(position) = applied {
+            self.view.apply(self.mirror.current().id(), position);
+            reporter.revision(position.revision, event);
         }
         if complete {
             self.live = true;

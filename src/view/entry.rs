@@ -146,7 +146,9 @@ impl Identity {
         self.0.header.header.key_hash
     }
 
-    pub(super) fn contribution(&self) -> u64 {
+    /// What it adds to its cluster's checksum, see [`super::contribution`].
+    #[must_use]
+    pub fn contribution(&self) -> u64 {
         contribution_of_hash(self.number(), self.key_hash())
     }
 

@@ -1,15 +1,24 @@
 //! `Subscribe`: the merged picture of the mesh, then every change, to any number of subscribers.
 //!
-//! [`request`] checks what is asked for, [`stream`] decides which frame comes next, [`feed`] makes the frames of one cluster,
-//! [`expected`] knows what the subscriber still waits for. Here a subscription is opened, counted and ended.
+//! [`request`] checks what is asked for ([`selector`], [`filter`], [`token`]), [`stream`] decides which frame comes next,
+//! [`feed`] follows one cluster, [`resume`] judges tokens, [`part`] cuts and shares what is told, [`expected`] knows what the
+//! subscriber still waits for, [`wire`] carries it. Here a subscription is opened, counted and ended.
 
 mod expected;
 mod feed;
+mod filter;
+mod message;
+mod part;
 mod request;
+mod resume;
+mod selector;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod token;
+mod wire;
 
+use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,13 +32,16 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use self::expected::Expected;
+use self::message::Message;
+use self::part::Shelf;
 pub use self::request::FrameLimits;
 use self::request::Plan;
-use self::stream::Session;
+use self::stream::{Next, Session, Shared};
+pub(super) use self::wire::WithSubscribe;
 use super::pb::subscribe_response::Frame;
 use super::{PeerInfo, convert, pb};
-use crate::telemetry::{FrameKind, LogLimiter, Metrics, StatusBoard, SubscriptionEnd, SubscriptionGuard};
-use crate::view::View;
+use crate::identity::ReservedIdentities;
+use crate::telemetry::{FrameKind, HistoryGauges, LogLimiter, Metrics, StatusBoard, SubscriptionEnd, SubscriptionGuard};
 
 /// Refusals come from clients that try again, all at once: one line in so long says it.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -37,7 +49,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 const STOPPING: &str = "the gateway stops";
 
 /// The frames of one subscription. Ends with a `GoAway` and a status that is never OK.
-pub(super) type FrameStream = Pin<Box<dyn Stream<Item = Result<pb::SubscribeResponse, Status>> + Send>>;
+type FrameStream = Pin<Box<dyn Stream<Item = Result<Arc<Message>, Status>> + Send>>;
 
 /// What subscriptions may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +62,8 @@ pub struct SubscribeOptions {
     pub all_synced_wait: Duration,
     /// Clients that are sent away come back within this time, spread evenly.
     pub reconnect_spread: Duration,
+    /// How long a stream whose token is ahead of this gateway waits for it to catch up.
+    pub resume_wait: Duration,
 }
 
 impl Default for SubscribeOptions {
@@ -62,6 +76,8 @@ impl Default for SubscribeOptions {
             all_synced_wait: Duration::from_secs(30),
             // 1,000 subscribers are 200 a second for the replicas that are left.
             reconnect_spread: Duration::from_secs(5),
+            // Three times as long as a quiet store takes to say how far it is.
+            resume_wait: Duration::from_secs(30),
         }
     }
 }
@@ -69,30 +85,44 @@ impl Default for SubscribeOptions {
 /// Opens subscriptions.
 #[derive(Debug)]
 pub(super) struct Subscriptions {
-    pub(super) view: View,
-    pub(super) status: StatusBoard,
-    pub(super) metrics: Metrics,
-    pub(super) ready: watch::Receiver<bool>,
-    pub(super) cluster: String,
-    pub(super) options: SubscribeOptions,
-    pub(super) stop: CancellationToken,
+    shared: Shared,
+    status: StatusBoard,
+    metrics: Metrics,
+    ready: watch::Receiver<bool>,
+    cluster: String,
+    options: SubscribeOptions,
     instance: String,
     permits: Arc<Semaphore>,
     log: LogLimiter,
 }
 
 impl Subscriptions {
-    pub(super) fn new(parts: super::Parts, options: SubscribeOptions, stop: CancellationToken) -> Self {
+    pub(super) fn new(
+        parts: super::Parts,
+        reserved: Arc<ReservedIdentities>,
+        options: SubscribeOptions,
+        stop: CancellationToken,
+    ) -> Self {
         let super::Parts { cluster, view, status, metrics, ready } = parts;
         let permits = Arc::new(Semaphore::new(options.max_subscribers.min(Semaphore::MAX_PERMITS)));
+        let shelf = Shelf::default();
+        let (kept, history) = (shelf.clone(), view.clone());
+        metrics.read_history(move || {
+            let size = history.history_size();
+            HistoryGauges {
+                versions: size.versions as u64,
+                bytes: size.bytes as u64,
+                evicted: size.evicted,
+                encoded_bytes: kept.bytes() as u64,
+            }
+        });
         Self {
-            view,
+            shared: Shared { view, shelf, reserved, resume_wait: options.resume_wait, stop },
             status,
             metrics,
             ready,
             cluster: cluster.to_string(),
             options,
-            stop,
             instance: format!("{:016x}", fastrand::u64(..)),
             permits,
             log: LogLimiter::new(1, LOG_INTERVAL),
@@ -100,7 +130,7 @@ impl Subscriptions {
     }
 
     /// A stream for that request.
-    pub(super) fn open(&self, request: pb::SubscribeRequest, peer: Option<PeerInfo>) -> Result<FrameStream, Status> {
+    fn open(&self, request: pb::SubscribeRequest, peer: Option<PeerInfo>) -> Result<FrameStream, Status> {
         let guard = self.metrics.subscription();
         let plan = match Plan::new(request, self.options.limits) {
             Ok(plan) => plan,
@@ -118,10 +148,10 @@ impl Subscriptions {
             guard.end(SubscriptionEnd::Overloaded);
             return Ok(self.send_away());
         };
-        tracing::debug!(peer, clusters = ?plan.clusters, "subscribed");
+        tracing::debug!(peer, ?plan, "subscribed");
         let wait = Instant::now() + self.options.all_synced_wait;
         let expected = Expected::new(self.status.clone(), self.ready.clone(), wait);
-        let mut session = Session::new(plan, self.view.clone(), expected, self.stop.clone());
+        let mut session = Session::new(plan, self.shared.clone(), expected);
         let hello = pb::Hello {
             instance: self.instance.clone(),
             cluster: self.cluster.clone(),
@@ -130,9 +160,10 @@ impl Subscriptions {
         };
         let open = Open {
             metrics: self.metrics.clone(),
-            stop: self.stop.clone(),
+            stop: self.shared.stop.clone(),
             reconnect_spread: self.options.reconnect_spread,
             guard: Some(guard),
+            ended: None,
             peer,
             _permit: permit,
         };
@@ -142,9 +173,11 @@ impl Subscriptions {
     fn send_away(&self) -> FrameStream {
         let most = self.options.max_subscribers;
         let message = format!("this gateway has {most} subscribers, as many as it may");
-        let frame = go_away(pb::GoAwayReason::Overloaded, &message, self.options.reconnect_spread);
+        let spread = self.options.reconnect_spread;
+        let frame = go_away(pb::GoAwayReason::Overloaded, &message, spread, HashMap::new());
         self.metrics.frame(FrameKind::GoAway);
-        Box::pin(futures_util::stream::iter([Ok(response(frame)), Err(Status::resource_exhausted(message))]))
+        let goodbye = [Ok(Arc::new(Message::new(frame))), Err(Status::resource_exhausted(message))];
+        Box::pin(futures_util::stream::iter(goodbye))
     }
 }
 
@@ -154,6 +187,8 @@ struct Open {
     stop: CancellationToken,
     reconnect_spread: Duration,
     guard: Option<SubscriptionGuard>,
+    /// Why we ended it; none as long as we did not.
+    ended: Option<SubscriptionEnd>,
     peer: String,
     _permit: OwnedSemaphorePermit,
 }
@@ -162,41 +197,53 @@ struct Open {
 enum Phase {
     Hello(Box<Session>, Frame),
     Running(Box<Session>),
-    GoneAway,
+    GoneAway(Status),
     Ended,
 }
 
 impl Open {
     fn frames(self, session: Session, hello: Frame) -> FrameStream {
         let start = (self, Phase::Hello(Box::new(session), hello));
-        Box::pin(unfold(start, |(open, phase)| async move {
-            let (frame, phase) = match phase {
-                Phase::Hello(session, hello) => (hello, Phase::Running(session)),
+        Box::pin(unfold(start, |(mut open, phase)| async move {
+            let (message, phase) = match phase {
+                Phase::Hello(session, hello) => (Arc::new(Message::new(hello)), Phase::Running(session)),
                 Phase::Running(mut session) => {
                     // A client that reads as fast as we write must not keep the worker for itself.
                     consume_budget().await;
-                    if let Some(frame) = session.next().await {
-                        (frame, Phase::Running(session))
-                    } else {
-                        let frame = go_away(pb::GoAwayReason::Shutdown, STOPPING, open.reconnect_spread);
-                        (frame, Phase::GoneAway)
+                    match session.next().await {
+                        Next::Message(message) => (message, Phase::Running(session)),
+                        end => open.end(end, &session),
                     }
                 }
-                Phase::GoneAway => {
-                    return Some((Err(Status::unavailable(STOPPING)), (open, Phase::Ended)));
-                }
+                Phase::GoneAway(status) => return Some((Err(status), (open, Phase::Ended))),
                 Phase::Ended => return None,
             };
-            open.metrics.frame(kind(&frame));
-            Some((Ok(response(frame)), (open, phase)))
+            open.metrics.frame(message.kind());
+            Some((Ok(message), (open, phase)))
         }))
+    }
+
+    /// The last frame, and what follows it.
+    fn end(&mut self, why: Next, session: &Session) -> (Arc<Message>, Phase) {
+        let (reason, end, status) = match why {
+            Next::Message(_) | Next::Stop => {
+                (pb::GoAwayReason::Shutdown, SubscriptionEnd::Shutdown, Status::unavailable(STOPPING))
+            }
+            Next::NotResumable(why) => {
+                (pb::GoAwayReason::NotResumable, SubscriptionEnd::NotResumable, Status::out_of_range(why))
+            }
+        };
+        self.ended = Some(end);
+        let frame = go_away(reason, status.message(), self.reconnect_spread, session.tokens());
+        (Arc::new(Message::new(frame)), Phase::GoneAway(status))
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
         // A stream that is dropped before we stop was left by its client.
-        let reason = if self.stop.is_cancelled() { SubscriptionEnd::Shutdown } else { SubscriptionEnd::Client };
+        let cut = if self.stop.is_cancelled() { SubscriptionEnd::Shutdown } else { SubscriptionEnd::Client };
+        let reason = self.ended.unwrap_or(cut);
         tracing::debug!(peer = self.peer, reason = reason.name(), "subscription ended");
         if let Some(guard) = self.guard.take() {
             guard.end(reason);
@@ -205,28 +252,17 @@ impl Drop for Open {
 }
 
 /// The last frame of a stream. All clients are sent away at once; they must not come back so.
-fn go_away(reason: pb::GoAwayReason, message: &str, spread: Duration) -> Frame {
+fn go_away(
+    reason: pb::GoAwayReason,
+    message: &str,
+    spread: Duration,
+    resume_tokens: HashMap<String, Vec<u8>>,
+) -> Frame {
     Frame::GoAway(pb::GoAway {
         reason: reason.into(),
         message: message.to_owned(),
         reconnect_after: Some(convert::duration(spread.mul_f64(fastrand::f64()))),
+        deadline: None,
+        resume_tokens,
     })
-}
-
-fn response(frame: Frame) -> pb::SubscribeResponse {
-    pb::SubscribeResponse { frame: Some(frame) }
-}
-
-const fn kind(frame: &Frame) -> FrameKind {
-    match frame {
-        Frame::Hello(_) => FrameKind::Hello,
-        Frame::SnapshotBegin(_) => FrameKind::SnapshotBegin,
-        Frame::SnapshotChunk(_) => FrameKind::SnapshotChunk,
-        Frame::Synced(_) => FrameKind::Synced,
-        Frame::AllSynced(_) => FrameKind::AllSynced,
-        Frame::Batch(_) => FrameKind::Batch,
-        Frame::ClusterRemoved(_) => FrameKind::ClusterRemoved,
-        Frame::Heartbeat(_) => FrameKind::Heartbeat,
-        Frame::GoAway(_) => FrameKind::GoAway,
-    }
 }

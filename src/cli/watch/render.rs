@@ -28,13 +28,15 @@ impl Render for Text {
                 Update::Hello(hello) => {
                     note(format!("gateway of cluster {}, version {}", hello.cluster, hello.version));
                 }
-                Update::Synced { cluster, first, changes } => {
+                Update::Synced { cluster, first, changes, resumed } => {
                     if !quiet {
                         changes.iter().try_for_each(|change| line(&time, cluster, change, out))?;
                         out.flush()?;
                     }
                     let changed = changes.len() as u64;
-                    let what = if *first {
+                    let what = if *resumed {
+                        "what was known holds".to_owned()
+                    } else if *first {
                         count(changed, "identity", "identities")
                     } else {
                         format!("{} against what was known", count(changed, "change", "changes"))
@@ -53,7 +55,7 @@ impl Render for Text {
                     ))?;
                 }
                 Update::GoAway(go_away) => note(format!("the gateway sends us away: {}", go_away.message)),
-                Update::Begun { .. } | Update::Loading { .. } | Update::Heartbeat => {}
+                Update::Begun { .. } | Update::Loading { .. } | Update::Heartbeat(_) | Update::Status(_) => {}
             },
             Event::Disconnected { why, retry_in } => {
                 let retry_in = std::time::Duration::from_millis(retry_in.as_millis().try_into().unwrap_or(u64::MAX));
@@ -131,7 +133,7 @@ impl Render for Json {
                     out.json_line(&Object::ClusterRemoved { cluster, identities: identities.len() })
                 }
                 Update::GoAway(go_away) => out.json_line(&Object::GoAway { message: &go_away.message }),
-                Update::Begun { .. } | Update::Loading { .. } | Update::Heartbeat => Ok(()),
+                Update::Begun { .. } | Update::Loading { .. } | Update::Heartbeat(_) | Update::Status(_) => Ok(()),
             },
             Event::Disconnected { why, retry_in } => {
                 out.json_line(&Object::Disconnected { why: why.to_string(), retry_in_seconds: retry_in.as_secs_f64() })

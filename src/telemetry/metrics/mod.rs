@@ -1,6 +1,7 @@
 //! Metrics: a registry of our own, and typed handles, so that no caller spells a name or a label.
 
 mod cluster;
+mod history;
 mod subscriptions;
 mod table;
 #[cfg(test)]
@@ -14,11 +15,13 @@ use prometheus::process_collector::ProcessCollector;
 use prometheus::{IntGaugeVec, Registry, TextEncoder};
 
 pub use cluster::ClusterMetrics;
+pub use history::HistoryGauges;
 pub use subscriptions::{FrameKind, SubscriptionEnd, SubscriptionGuard};
 pub use table::{Kind, Spec, markdown, rows};
 
 use super::StatusBoard;
 use cluster::Clusters;
+use history::History;
 use subscriptions::Subscriptions;
 
 /// Everything that is counted; cheap to clone.
@@ -29,6 +32,7 @@ struct Inner {
     registry: Registry,
     clusters: Clusters,
     subscriptions: Subscriptions,
+    history: History,
 }
 
 impl Metrics {
@@ -43,7 +47,9 @@ impl Metrics {
         let clusters = Clusters::new(board);
         register(&registry, &clusters);
         let subscriptions = Subscriptions::new(&registry);
-        Self(Arc::new(Inner { registry, clusters, subscriptions }))
+        let history = History::new();
+        register(&registry, &history);
+        Self(Arc::new(Inner { registry, clusters, subscriptions, history }))
     }
 
     /// The counters of one cluster, made at first use. Keep the handle rather than ask for each event.
@@ -61,6 +67,11 @@ impl Metrics {
     /// Counts a subscription as open until the guard is dropped or ended.
     pub fn subscription(&self) -> SubscriptionGuard {
         self.0.subscriptions.open()
+    }
+
+    /// Where a scrape reads how much is kept for subscribers that come back.
+    pub fn read_history(&self, read: impl Fn() -> HistoryGauges + Send + Sync + 'static) {
+        self.0.history.read_by(read);
     }
 
     /// A frame was handed to a subscription's stream.

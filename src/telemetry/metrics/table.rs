@@ -93,6 +93,30 @@ pub(super) const FRAMES: Spec = Spec {
     labels: &["kind"],
     help: "Frames handed to subscription streams, by kind.",
 };
+pub(super) const HISTORY_VERSIONS: Spec = Spec {
+    name: "meshgate_history_versions",
+    kind: Kind::Gauge,
+    labels: &[],
+    help: "Replaced versions of clusters that are kept for subscribers that come back.",
+};
+pub(super) const HISTORY_BYTES: Spec = Spec {
+    name: "meshgate_history_bytes",
+    kind: Kind::Gauge,
+    labels: &[],
+    help: "Bytes that these versions keep beside the current ones; an estimate from the number of changes.",
+};
+pub(super) const HISTORY_EVICTED: Spec = Spec {
+    name: "meshgate_history_evicted_total",
+    kind: Kind::Counter,
+    labels: &[],
+    help: "Versions that were dropped before their age, because resume-history-memory was used up.",
+};
+pub(super) const ENCODED_BYTES: Spec = Spec {
+    name: "meshgate_encoded_bytes",
+    kind: Kind::Gauge,
+    labels: &[],
+    help: "Bytes of encoded frames that are kept because several subscribers need the same.",
+};
 pub(super) const BUILD_INFO: Spec = Spec {
     name: "meshgate_build_info",
     kind: Kind::Gauge,
@@ -115,8 +139,22 @@ const fn process(name: &'static str, kind: Kind, help: &'static str) -> Spec {
     Spec { name, kind, labels: &[], help }
 }
 
-const OWN: [Spec; 10] =
-    [BUILD_INFO, PEERS, IDENTITIES, EVENTS, REJECTS, FAILURES, SYNC_DURATION, SUBSCRIBERS, SUBSCRIPTION_ENDS, FRAMES];
+const OWN: [Spec; 14] = [
+    BUILD_INFO,
+    PEERS,
+    IDENTITIES,
+    EVENTS,
+    REJECTS,
+    FAILURES,
+    SYNC_DURATION,
+    SUBSCRIBERS,
+    SUBSCRIPTION_ENDS,
+    FRAMES,
+    HISTORY_VERSIONS,
+    HISTORY_BYTES,
+    HISTORY_EVICTED,
+    ENCODED_BYTES,
+];
 
 /// All rows, ours first.
 pub fn rows() -> impl Iterator<Item = Spec> {

@@ -1,6 +1,12 @@
 //! The state machine of a subscription, without a network: every interleaving of publications and reads is one of these.
 
+mod filters;
+mod model;
+mod resume;
+mod sharing;
+
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use proptest::prelude::*;
@@ -9,8 +15,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::expected::Expected;
+use super::part::Shelf;
 use super::request::{FrameLimits, Plan};
-use super::stream::Session;
+use super::stream::{Next, Session, Shared};
 use crate::api::pb;
 use crate::api::pb::subscribe_response::Frame;
 use crate::client::{Fold, Update};
@@ -34,32 +41,65 @@ fn put(builder: &mut ClusterBuilder, offset: u32, value: u32) {
     builder.upsert(number, &format!("k8s:value={value};"), 1).unwrap();
 }
 
+fn remove(builder: &mut ClusterBuilder, offset: u32) {
+    builder.remove(NumericIdentity::new(builder.current().range().min() + offset));
+}
+
 fn sync(builder: &mut ClusterBuilder) {
-    builder.set_synced(SourcePosition { etcd_cluster_id: 1, revision: 7 });
+    sync_at(builder, 7);
+}
+
+fn sync_at(builder: &mut ClusterBuilder, revision: i64) {
+    builder.set_synced(SourcePosition { etcd_cluster_id: 1, revision });
+}
+
+fn shared(view: &View) -> Shared {
+    Shared {
+        view: view.clone(),
+        shelf: Shelf::default(),
+        reserved: std::sync::Arc::default(),
+        resume_wait: Duration::from_secs(30),
+        stop: CancellationToken::new(),
+    }
 }
 
 struct Subscriber {
     session: Session,
     fold: Fold,
+    modes: Vec<pb::ClusterMode>,
     _ready: watch::Sender<bool>,
 }
 
 impl Subscriber {
     fn new(view: &View, status: &StatusBoard, request: pb::SubscribeRequest) -> Self {
+        let fold = Fold::of(&request);
+        Self::again(&shared(view), status, request, fold)
+    }
+
+    /// A stream for a client that holds that already.
+    fn again(shared: &Shared, status: &StatusBoard, mut request: pb::SubscribeRequest, mut fold: Fold) -> Self {
+        fold.begin();
+        request.resume_tokens = fold.tokens();
         let (ready, readiness) = watch::channel(true);
         let plan = Plan::new(request, FrameLimits::default()).unwrap();
-        let give_up = Instant::now() + std::time::Duration::from_secs(30);
+        let give_up = Instant::now() + Duration::from_secs(30);
         let expected = Expected::new(status.clone(), readiness, give_up);
-        let mut session = Session::new(plan, view.clone(), expected, CancellationToken::new());
-        session.modes();
-        Self { session, fold: Fold::new(false), _ready: ready }
+        let mut session = Session::new(plan, shared.clone(), expected);
+        let modes = session.modes();
+        Self { session, fold, modes, _ready: ready }
     }
 
     /// The frame that can be had now, folded.
     fn next(&mut self) -> Option<(Frame, Vec<Update>)> {
-        let frame = self.session.next().now_or_never()??;
+        let Next::Message(message) = self.session.next().now_or_never()? else { return None };
+        let frame = message.frame();
         let updates = self.fold.apply(frame.clone()).unwrap();
         Some((frame, updates))
+    }
+
+    async fn wait(&mut self) -> String {
+        let Next::Message(message) = self.session.next().await else { panic!("a frame") };
+        name(&message.frame())
     }
 
     fn names(&mut self) -> Vec<String> {
@@ -72,7 +112,10 @@ fn name(frame: &Frame) -> String {
         Frame::Hello(_) => "hello".to_owned(),
         Frame::SnapshotBegin(frame) => format!("begin {}@{}", frame.cluster, frame.cluster_id),
         Frame::SnapshotChunk(frame) => format!("chunk {} {}", frame.cluster, frame.identities.len()),
-        Frame::Synced(frame) => format!("synced {} {}", frame.cluster, frame.count),
+        Frame::Synced(frame) => {
+            let resumed = if frame.resumed { "resumed" } else { "synced" };
+            format!("{resumed} {} {}", frame.cluster, frame.count)
+        }
         Frame::AllSynced(frame) => format!("all synced but {:?}", frame.left_out),
         Frame::Batch(frame) => {
             let more = if frame.more { "…" } else { "" };
@@ -81,6 +124,7 @@ fn name(frame: &Frame) -> String {
         Frame::ClusterRemoved(frame) => format!("removed {}@{}", frame.cluster, frame.cluster_id),
         Frame::Heartbeat(_) => "heartbeat".to_owned(),
         Frame::GoAway(_) => "go away".to_owned(),
+        Frame::ClusterStatus(frame) => format!("status {}", frame.cluster),
     }
 }
 
@@ -268,7 +312,7 @@ async fn the_least_interval_folds_changes() {
             assert_eq!(sub.names(), ["batch a +1 -0"], "the first change does not wait");
         }
     }
-    assert_eq!(name(&sub.session.next().await.unwrap()), "batch a +2 -0");
+    assert_eq!(sub.wait().await, "batch a +2 -0");
     assert_eq!(begin.elapsed(), std::time::Duration::from_secs(1));
 }
 
@@ -282,8 +326,8 @@ async fn all_synced_waits_for_what_may_come_and_not_for_what_may_not() {
     assert_eq!(sub.names(), [""; 0]);
     // A peer's file is removed before the peer ever came.
     let wait = tokio::spawn(async move {
-        let frame = sub.session.next().await.unwrap();
-        (sub, name(&frame))
+        let frame = sub.wait().await;
+        (sub, frame)
     });
     tokio::task::yield_now().await;
     status.remove("b");
@@ -295,9 +339,9 @@ async fn all_synced_waits_for_what_may_come_and_not_for_what_may_not() {
     let begin = Instant::now();
     let mut sub =
         Subscriber::new(&view, &status, pb::SubscribeRequest { clusters: vec!["b".into()], ..Default::default() });
-    assert_eq!(name(&sub.session.next().await.unwrap()), r#"all synced but ["b"]"#);
+    assert_eq!(sub.wait().await, r#"all synced but ["b"]"#);
     assert_eq!(begin.elapsed(), std::time::Duration::from_secs(30));
-    assert_eq!(name(&sub.session.next().await.unwrap()), "heartbeat");
+    assert_eq!(sub.wait().await, "heartbeat");
     assert_eq!(begin.elapsed(), std::time::Duration::from_mins(1));
 }
 
