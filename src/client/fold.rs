@@ -312,7 +312,8 @@ impl Fold {
         self.verify(&cluster, &now, count, checksum)?;
         // An ID belongs to one cluster. One that had it in an earlier stream has lost it since.
         // The reserved identities' has no name, and its 0 is nobody's.
-        let usurps = |name: &str, held: &Cluster| ![name, &cluster].contains(&"") && name != cluster && held.id == cluster_id;
+        let usurps =
+            |name: &str, held: &Cluster| ![name, &cluster].contains(&"") && name != cluster && held.id == cluster_id;
         let usurped = self.mesh.iter().find(|(name, held)| usurps(name, held));
         let usurped = usurped.map(|(name, _)| name.clone());
         let mut updates: Vec<_> = usurped.and_then(|usurped| self.removed(usurped)).into_iter().collect();

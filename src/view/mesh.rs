@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
+use super::SourcePosition;
 use super::cluster::ClusterView;
 use super::entry::Identity;
 use super::history::{Contents, History, HistoryLimits, HistorySize};
-use super::SourcePosition;
 use crate::identity::{CLUSTER_LABEL_KEY, ClusterId, MaxConnectedClusters, NumericIdentity, Scope, labels_of};
 
 /// Cluster IDs a row of the table.

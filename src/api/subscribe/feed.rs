@@ -136,8 +136,7 @@ impl Feed {
         // known against it. Unless another cluster has the ID: then the old numbers must go before the new ones come.
         let removed = complete || id_passed_on;
         self.state = State::Waiting { begun: !removed, pending: None };
-        let reason =
-            if id_passed_on { pb::RemovalReason::IdReassigned } else { pb::RemovalReason::Withdrawn };
+        let reason = if id_passed_on { pb::RemovalReason::IdReassigned } else { pb::RemovalReason::Withdrawn };
         removed.then(|| {
             let (cluster, cluster_id) = (self.name.to_string(), self.id.get().into());
             Frame::ClusterRemoved(pb::ClusterRemoved { cluster, cluster_id, reason: reason.into() })

@@ -41,7 +41,9 @@ pub(super) use self::wire::WithSubscribe;
 use super::pb::subscribe_response::Frame;
 use super::{PeerInfo, convert, pb};
 use crate::identity::ReservedIdentities;
-use crate::telemetry::{FrameKind, HistoryGauges, LogLimiter, Metrics, StatusBoard, SubscriptionEnd, SubscriptionGuard};
+use crate::telemetry::{
+    FrameKind, HistoryGauges, LogLimiter, Metrics, StatusBoard, SubscriptionEnd, SubscriptionGuard,
+};
 
 /// Refusals come from clients that try again, all at once: one line in so long says it.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);

@@ -124,7 +124,8 @@ impl Part {
         let (mut size, mut told, mut tally) = (ENVELOPE, cut.told, cut.tally);
         let mut last = true;
         for change in diff_after(cut.held, cut.target, cut.told) {
-            let before = cut.held.and_then(|held| held.get(change.number())).filter(|before| shape.filter.passes(before));
+            let before =
+                cut.held.and_then(|held| held.get(change.number())).filter(|before| shape.filter.passes(before));
             let after = match change {
                 Change::Upserted(identity) => Some(identity).filter(|identity| shape.filter.passes(identity)),
                 Change::Removed(_) => None,

@@ -73,12 +73,14 @@ impl Plan {
             ClusterName::new(name).map_err(|error| invalid(&format!("clusters[{at}]"), &error.to_string()))?;
         }
         let scopes = request.scopes.iter().enumerate().map(|(at, scope)| match pb::Scope::try_from(*scope) {
-            Ok(pb::Scope::Unspecified) | Err(_) => Err(invalid(&format!("scopes[{at}]"), &format!("no scope is {scope}"))),
+            Ok(pb::Scope::Unspecified) | Err(_) => {
+                Err(invalid(&format!("scopes[{at}]"), &format!("no scope is {scope}")))
+            }
             Ok(scope) => Ok(scope),
         });
         let scopes: Vec<_> = scopes.collect::<Result<_, _>>()?;
-        let selector = Selector::parse(&request.label_selector)
-            .map_err(|error| invalid("label_selector", &error.to_string()))?;
+        let selector =
+            Selector::parse(&request.label_selector).map_err(|error| invalid("label_selector", &error.to_string()))?;
         let shape = Shape {
             limits: FrameLimits {
                 items: limit(request.max_items, most.items),

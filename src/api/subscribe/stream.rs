@@ -184,7 +184,10 @@ impl Session {
                 since: since.map(convert::timestamp),
             })
         });
-        Frame::Heartbeat(pb::Heartbeat { at: Some(convert::timestamp(SystemTime::now())), clusters: clusters.collect() })
+        Frame::Heartbeat(pb::Heartbeat {
+            at: Some(convert::timestamp(SystemTime::now())),
+            clusters: clusters.collect(),
+        })
     }
 
     /// Whatever there is to tell at once.
@@ -434,7 +437,10 @@ fn reserved(plan: &Plan, reserved: &ReservedIdentities) -> VecDeque<Frame> {
     let mut frames = VecDeque::from([Frame::SnapshotBegin(begin)]);
     // Two dozen small ones, which fit any limit on bytes but the smallest.
     for identities in identities.chunks(plan.shape.limits.items.clamp(1, 16)) {
-        frames.push_back(Frame::SnapshotChunk(pb::SnapshotChunk { cluster: String::new(), identities: identities.into() }));
+        frames.push_back(Frame::SnapshotChunk(pb::SnapshotChunk {
+            cluster: String::new(),
+            identities: identities.into(),
+        }));
     }
     frames.push_back(Frame::Synced(synced));
     frames

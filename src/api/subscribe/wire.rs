@@ -93,7 +93,9 @@ async fn read(encoding: &str, body: Body, max: usize) -> Result<SubscribeRequest
         other => {
             let what = format!("the request is compressed with `{}`; gzip and zstd are known", other.escape_debug());
             let mut status = Status::unimplemented(what);
-            status.metadata_mut().insert(ACCEPT_ENCODING, tonic::metadata::MetadataValue::from_static("gzip,zstd,identity"));
+            status
+                .metadata_mut()
+                .insert(ACCEPT_ENCODING, tonic::metadata::MetadataValue::from_static("gzip,zstd,identity"));
             return Err(status);
         }
     };
@@ -102,7 +104,8 @@ async fn read(encoding: &str, body: Body, max: usize) -> Result<SubscribeRequest
 }
 
 fn respond(frames: FrameStream, encoding: Option<Encoding>) -> Response<Body> {
-    let mut response = Response::new(Body::new(Frames { frames: Some(frames), encoding, joined: BytesMut::new(), next: None }));
+    let mut response =
+        Response::new(Body::new(Frames { frames: Some(frames), encoding, joined: BytesMut::new(), next: None }));
     let headers = response.headers_mut();
     headers.insert(http::header::CONTENT_TYPE, GRPC);
     if let Some(encoding) = encoding {

@@ -117,7 +117,10 @@ async fn scopes() {
     let reserved = &sub.fold.mesh()[""];
     assert_eq!(reserved.identities[&1].labels, ["reserved:host="]);
     // With those of the mesh, and through a filter.
-    let both = pb::SubscribeRequest { label_selector: "reserved:world".into(), ..of(&[pb::Scope::Reserved, pb::Scope::Global]) };
+    let both = pb::SubscribeRequest {
+        label_selector: "reserved:world".into(),
+        ..of(&[pb::Scope::Reserved, pb::Scope::Global])
+    };
     let mut sub = Subscriber::new(&view, &status, both);
     sub.names();
     let mesh: Vec<_> = sub.fold.mesh().iter().map(|(name, held)| (name.as_str(), held.identities.len())).collect();

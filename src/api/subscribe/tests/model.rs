@@ -10,7 +10,7 @@ use super::*;
 use crate::view::HistoryLimits;
 
 /// Cases of one run; each is told by its seed.
-const SEEDS: u64 = 1_500;
+const SEEDS: usize = 1_500;
 const STEPS: usize = 120;
 const OFFSETS: u32 = 24;
 
@@ -33,6 +33,10 @@ impl Store {
     }
 
     fn change(&mut self, rng: &mut fastrand::Rng) {
+        // Now and then there and back: contents alone do not tell which of two revisions it is.
+        if self.head() > 2 && rng.u8(0..3) == 0 {
+            return self.revisions.push(self.at(self.head() - 1).clone());
+        }
         let mut next = self.revisions.last().cloned().unwrap_or_default();
         // A transaction changes several keys at one revision. Few values, so that states come again.
         for _ in 0..rng.usize(0..4) {
@@ -68,7 +72,8 @@ impl Replica {
         let memory = if rng.bool() { usize::MAX } else { rng.usize(0..30_000) };
         let limits = HistoryLimits { memory, age: Duration::from_mins(10) };
         let view = View::with_history(WIDTH, id(1), limits);
-        let clusters = NAMES.iter().zip(FIRST_ID..).map(|(name, id)| Follower { builder: builder(name, id), revision: 0 });
+        let clusters =
+            NAMES.iter().zip(FIRST_ID..).map(|(name, id)| Follower { builder: builder(name, id), revision: 0 });
         Self { shared: shared(&view), clusters: clusters.collect() }
     }
 
@@ -139,7 +144,7 @@ struct Client {
     sub: Option<Subscriber>,
     fold: Option<Fold>,
     request: pb::SubscribeRequest,
-    /// Of each cluster, the oldest revision whose contents are what is held.
+    /// Of each cluster, the revision that is held.
     revision: BTreeMap<String, usize>,
     /// How much came in streams that went on.
     resumed: usize,
@@ -208,8 +213,13 @@ impl Client {
         let held = self.held(cluster);
         let from = self.revision.get(cluster).copied().unwrap_or(1);
         let revision = (from..=store.head()).find(|revision| self.filtered(store.at(*revision)) == held);
-        let revision = revision.unwrap_or_else(|| panic!("{cluster}: not a state of the store from {from} on: {held:?}"));
-        self.revision.insert(cluster.to_owned(), revision);
+        let revision =
+            revision.unwrap_or_else(|| panic!("{cluster}: not a state of the store from {from} on: {held:?}"));
+        // What the gateway says of the revision is true too; and having heard it, nothing older will do.
+        let told = self.sub.as_ref().unwrap().fold.mesh()[cluster].position.unwrap().revision;
+        let told = usize::try_from(told).unwrap();
+        assert_eq!(self.filtered(store.at(told)), held, "{cluster} at {told}");
+        self.revision.insert(cluster.to_owned(), revision.max(told));
     }
 }
 
@@ -220,8 +230,8 @@ struct Seen {
     resumed: usize,
 }
 
-fn run(seed: u64) -> Seen {
-    let mut rng = fastrand::Rng::with_seed(seed);
+fn run(seed: usize) -> Seen {
+    let mut rng = fastrand::Rng::with_seed(seed as u64);
     let mut stores = [Store::default(), Store::default()];
     let mut replicas = [Replica::new(&mut rng), Replica::new(&mut rng)];
     let status = StatusBoard::default();
@@ -277,7 +287,10 @@ fn every_client_holds_what_the_store_held_and_never_goes_back() {
     let mut seen = Seen::default();
     // One seed is replayed by setting this variable.
     let seeds = match std::env::var("MESHGATE_SEED") {
-        Ok(seed) => { let seed = seed.parse().unwrap(); seed..seed + 1 },
+        Ok(seed) => {
+            let seed = seed.parse().unwrap();
+            seed..seed + 1
+        }
         Err(_) => 0..SEEDS,
     };
     for seed in seeds {
@@ -286,5 +299,5 @@ fn every_client_holds_what_the_store_held_and_never_goes_back() {
         seen.frames += case.frames;
         seen.resumed += case.resumed;
     }
-    eprintln!("{} frames, {} resumed", seen.frames, seen.resumed);
+    assert!(seen.resumed > SEEDS || seen.frames < 1_000, "{} of {} frames resume", seen.resumed, seen.frames);
 }

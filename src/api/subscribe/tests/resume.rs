@@ -78,10 +78,10 @@ async fn s2_b_after_a_restart_an_equal_state_is_recognized_and_another_one_comes
     publish(&restarted, &mut same, 13);
     let mut sub = again(&restarted, fold);
     let mode = &sub.modes[0];
-    assert_eq!((mode.mode(), mode.why.as_str()), (
-        pb::ServeMode::Snapshot,
-        "what the token stands for is not in the history kept here"
-    ));
+    assert_eq!(
+        (mode.mode(), mode.why.as_str()),
+        (pb::ServeMode::Snapshot, "what the token stands for is not in the history kept here")
+    );
     assert_eq!(sub.names(), ["begin b@2", "chunk b 98", "synced b 98", "all synced but []"]);
     assert_eq!(held(&sub), shown(&view), "what is gone is gone");
 }
