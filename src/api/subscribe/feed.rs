@@ -43,8 +43,9 @@ struct Live {
     held: Arc<ClusterView>,
     on_the_way: Option<OnTheWay>,
     tally: Tally,
-    /// `held` is what a token stands for: the next difference is what was missed.
-    resumed: bool,
+    /// `held` is what this token stands for, which may name a later revision of the same contents: the next difference is
+    /// what was missed.
+    resumed: Option<Token>,
 }
 
 /// A token that is not judged yet.
@@ -112,7 +113,7 @@ impl Feed {
     pub(super) fn progress(&self, now: Option<&Arc<ClusterView>>, plan: &Plan) -> Option<(Bytes, bool)> {
         let State::Live(live) = &self.state else { return None };
         let behind = live.on_the_way.is_some() || now.is_none_or(|now| !Arc::ptr_eq(now, &live.held));
-        Some((token(&live.held, &plan.shape), behind))
+        Some((live.token(plan), behind))
     }
 
     /// Looks at the version that is in the view now, or at its absence. If differences do not lead from what the client
@@ -144,11 +145,20 @@ impl Feed {
     }
 
     /// The token is good: the client holds `version`, and is told so.
-    pub(super) fn resume(&mut self, version: Arc<ClusterView>, plan: &Plan) -> Told {
+    pub(super) fn resume(&mut self, version: Arc<ClusterView>, given: Token, plan: &Plan) -> Told {
         let tally = Tally::of(&version, &plan.shape.filter);
-        let synced = synced(&version, tally, plan, true);
-        self.state = State::Live(Live { held: version, on_the_way: None, tally, resumed: true });
-        Told::frame(synced)
+        let live = Live { held: version, on_the_way: None, tally, resumed: Some(given) };
+        let mut synced = synced(&live.held, tally, plan);
+        synced.resumed = true;
+        // A client that has seen a later revision must not forget that: another gateway may be behind it.
+        synced.token = live.token(plan).to_vec();
+        if let Some(position) = &mut synced.position
+            && position.etcd_cluster_id == given.contents.etcd_cluster_id
+        {
+            position.revision = position.revision.max(given.revision);
+        }
+        self.state = State::Live(live);
+        Told::frame(Frame::Synced(synced))
     }
 
     /// The token is no use.
@@ -165,7 +175,7 @@ impl Feed {
             State::Waiting { .. } if plan.start == Start::LiveOnly => {
                 if now.is_synced() {
                     let tally = Tally::of(now, &plan.shape.filter);
-                    self.state = State::Live(Live { held: Arc::clone(now), on_the_way: None, tally, resumed: false });
+                    self.state = State::Live(Live { held: Arc::clone(now), on_the_way: None, tally, resumed: None });
                 }
                 Told::Nothing
             }
@@ -195,8 +205,8 @@ impl Feed {
                 let Some(held) = held else { return Told::Nothing };
                 if held.is_synced() {
                     let (held, tally) = (Arc::clone(held), *tally);
-                    let synced = synced(&held, tally, plan, false);
-                    self.state = State::Live(Live { held, on_the_way: None, tally, resumed: false });
+                    let synced = Frame::Synced(synced(&held, tally, plan));
+                    self.state = State::Live(Live { held, on_the_way: None, tally, resumed: None });
                     return Told::frame(synced);
                 }
                 if Arc::ptr_eq(held, now) {
@@ -236,12 +246,21 @@ impl Feed {
 }
 
 impl Live {
+    /// Of what the client holds, at the latest revision that anybody knows it to be of.
+    fn token(&self, plan: &Plan) -> Bytes {
+        let own = self.held.position().map_or(0, |position| position.revision);
+        match self.resumed.filter(|given| given.revision > own) {
+            Some(given) => given.encode(self.held.name().as_str(), plan.shape.fingerprint()),
+            None => token(&self.held, &plan.shape),
+        }
+    }
+
     fn step(&mut self, now: &Arc<ClusterView>, plan: &Plan, shelf: &Shelf) -> Told {
         if self.on_the_way.is_none() && Arc::ptr_eq(&self.held, now) {
             return Told::Nothing;
         }
         let way = self.on_the_way.get_or_insert_with(|| OnTheWay::to(now, self.tally));
-        let reason = if self.resumed {
+        let reason = if self.resumed.is_some() {
             pb::BatchReason::Resumed
         } else if !way.target.follows(&self.held) {
             pb::BatchReason::Coalesced
@@ -259,7 +278,7 @@ impl Live {
             self.held = Arc::clone(&way.target);
             self.tally = part.tally;
             self.on_the_way = None;
-            self.resumed = false;
+            self.resumed = None;
         }
         match &part.message {
             Some(message) => Told::Frame { message: Arc::clone(message), more: part.told.is_some() },
@@ -268,14 +287,14 @@ impl Live {
     }
 }
 
-fn synced(version: &ClusterView, tally: Tally, plan: &Plan, resumed: bool) -> Frame {
-    Frame::Synced(pb::Synced {
+fn synced(version: &ClusterView, tally: Tally, plan: &Plan) -> pb::Synced {
+    pb::Synced {
         cluster: version.name().to_string(),
         cluster_id: version.id().get().into(),
         count: tally.count,
         checksum: tally.checksum,
         position: version.position().map(convert::position),
-        resumed,
+        resumed: false,
         token: token(version, &plan.shape).to_vec(),
-    })
+    }
 }

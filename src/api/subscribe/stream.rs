@@ -288,7 +288,7 @@ impl Session {
                 if revision.is_some() {
                     self.catching_up.insert(id, CatchingUp { revision, until });
                 }
-                return Some(feed.resume(version, &self.plan));
+                return Some(feed.resume(version, token, &self.plan));
             }
             // A cluster that has no version yet wakes us when it has.
             Verdict::Wait(_) if !now.is_synced() => return Some(Told::Nothing),
