@@ -5,6 +5,7 @@ mod connections;
 mod health;
 mod limits;
 mod lookups;
+mod resume;
 mod shutdown;
 mod slow;
 mod streams;

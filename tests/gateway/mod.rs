@@ -2,6 +2,7 @@
 
 mod binary;
 mod life;
+mod resuming;
 mod subscribing;
 
 use std::net::SocketAddr;
@@ -32,6 +33,7 @@ fn flags(local: &Path, more: &[&str]) -> Vec<String> {
     ]
     .map(str::to_owned)
     .into();
+    flags.retain(|flag| !flag.starts_with("--listen") || !more.iter().any(|more| more.starts_with("--listen=")));
     flags.push(format!("--kvstore-opt=etcd.config={}", local.display()));
     flags.extend(more.iter().map(|flag| (*flag).to_owned()));
     if !flags.iter().any(|flag| flag.starts_with("--tls-")) {

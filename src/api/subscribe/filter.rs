@@ -52,7 +52,7 @@ impl Filter {
     }
 
     pub(super) fn passes_key_string(&self, key_string: &str) -> bool {
-        self.0.as_ref().is_none_or(|filter| filter.selector.matches(labels_of(key_string)))
+        self.0.as_ref().is_none_or(|filter| filter.selector.matches(&labels_of(key_string)))
     }
 }
 

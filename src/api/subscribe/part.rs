@@ -165,11 +165,13 @@ impl Part {
         let is_empty = upserted.is_empty() && removed.is_empty();
         let cluster = cut.target.name().to_string();
         let frame = match cut.purpose {
-            Use::Snapshot => (!is_empty && !takes_back)
-                .then(|| Frame::SnapshotChunk(pb::SnapshotChunk { cluster, identities: upserted })),
-            Use::Batch(reason) => (!is_empty || cut.told.is_some()).then(|| {
+            Use::Snapshot if is_empty || takes_back => None,
+            Use::Snapshot => Some(Frame::SnapshotChunk(pb::SnapshotChunk { cluster, identities: upserted })),
+            // The last part closes the others, even if there is nothing more in it.
+            Use::Batch(_) if is_empty && cut.told.is_none() => None,
+            Use::Batch(reason) => {
                 let end = |value: u64| if last { value } else { 0 };
-                Frame::Batch(pb::Batch {
+                Some(Frame::Batch(pb::Batch {
                     cluster,
                     upserted,
                     removed,
@@ -177,11 +179,11 @@ impl Part {
                     position: cut.target.position().filter(|_| last).map(convert::position),
                     count: end(tally.count),
                     checksum: end(tally.checksum),
-                    token: if last { token(cut.target, shape) } else { prost::bytes::Bytes::new() }.to_vec(),
+                    token: if last { token(cut.target, shape).to_vec() } else { Vec::new() },
                     reason: reason.into(),
                     left_filter: left,
-                })
-            }),
+                }))
+            }
         };
         let message = frame.map(|frame| Arc::new(Message::new(frame)));
         Self { message, told: told.filter(|_| !last), tally, takes_back }

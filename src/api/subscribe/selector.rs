@@ -70,12 +70,15 @@ impl Selector {
     }
 
     /// Whether these labels are selected.
-    pub(super) fn matches<'a>(&self, labels: impl Iterator<Item = LabelRef<'a>> + Clone) -> bool {
+    pub(super) fn matches<'a, I>(&self, labels: &I) -> bool
+    where
+        I: Iterator<Item = LabelRef<'a>> + Clone,
+    {
         self.requirements.iter().all(|requirement| requirement.holds(labels.clone()))
     }
 
     pub(super) fn selects(&self, identity: &Identity) -> bool {
-        self.matches(identity.labels().iter().map(crate::view::Label::parts))
+        self.matches(&identity.labels().iter().map(crate::view::Label::parts))
     }
 }
 
@@ -223,7 +226,7 @@ mod tests {
     use crate::identity::labels_of;
 
     fn matches(selector: &str, key_string: &str) -> bool {
-        Selector::parse(selector).unwrap().is_none_or(|selector| selector.matches(labels_of(key_string)))
+        Selector::parse(selector).unwrap().is_none_or(|selector| selector.matches(&labels_of(key_string)))
     }
 
     // The cases of k8s.io/apimachinery/pkg/labels/selector_test.go, the comparisons of numbers left out.

@@ -126,6 +126,6 @@ mod tests {
                 assert!(Token::decode(&flipped, "a", 7).is_err(), "bit {bit} of byte {at}");
             }
         }
-        assert!(Token::decode(&[VERSION; 100_000], "a", 7).is_err());
+        assert!(Token::decode(&vec![VERSION; 100_000], "a", 7).is_err());
     }
 }

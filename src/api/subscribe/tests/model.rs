@@ -117,7 +117,9 @@ impl Replica {
             while *revision < to {
                 let (before, after) = (store.at(*revision), store.at(*revision + 1));
                 before.keys().filter(|offset| !after.contains_key(offset)).for_each(|offset| remove(builder, *offset));
-                after.iter().for_each(|(offset, key_string)| upsert(builder, *offset, key_string));
+                for (offset, key_string) in after {
+                    upsert(builder, *offset, key_string);
+                }
                 *revision += 1;
                 if rng.bool() {
                     break;
@@ -235,7 +237,9 @@ fn run(seed: usize) -> Seen {
     let mut stores = [Store::default(), Store::default()];
     let mut replicas = [Replica::new(&mut rng), Replica::new(&mut rng)];
     let status = StatusBoard::default();
-    NAMES.iter().for_each(|name| status.update(name, |status| status.state = ClusterState::Listing));
+    for name in NAMES {
+        status.update(name, |status| status.state = ClusterState::Listing);
+    }
     let mut clients: Vec<_> = (0..3).map(|_| Client::new(&mut rng)).collect();
     let mut seen = Seen::default();
     for _ in 0..STEPS {

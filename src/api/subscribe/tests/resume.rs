@@ -99,7 +99,7 @@ async fn s2_c_another_replica_resumes() {
 
 #[tokio::test(start_paused = true)]
 async fn s2_d_history_is_bounded_by_memory_and_by_age() {
-    let limits = HistoryLimits { memory: 40 << 10, age: Duration::from_secs(60) };
+    let limits = HistoryLimits { memory: 40 << 10, age: Duration::from_mins(1) };
     let view = View::with_history(WIDTH, id(1), limits);
     let mut b = builder("b", 2);
     (0..100).for_each(|offset| put(&mut b, offset, 0));
