@@ -130,6 +130,11 @@ pub async fn serve(
         reserved: Arc::clone(&reserved),
     });
     let subscriptions = Arc::new(Subscriptions::new(parts, reserved, options.subscribe, stop.clone()));
+    let looked_after = Arc::clone(&subscriptions);
+    let until = stop.clone();
+    tasks.spawn(async move {
+        until.run_until_cancelled(looked_after.look_after()).await;
+    });
     let mesh = WithSubscribe::new(mesh.max_decoding_message_size(MAX_REQUEST), subscriptions, MAX_REQUEST);
     let reflection = || {
         let descriptors = [pb::DESCRIPTORS, tonic_health::pb::FILE_DESCRIPTOR_SET];

@@ -97,6 +97,12 @@ impl MeshView {
         self.len() == 0
     }
 
+    /// The same version without its clusters: for whoever lets go of what it holds.
+    #[must_use]
+    pub fn emptied(&self) -> Self {
+        Self { rows: Vec::new(), names: Arc::default(), ..*self }
+    }
+
     fn slot(&mut self, id: ClusterId) -> &mut Option<Arc<ClusterView>> {
         let id = usize::from(id.get());
         if self.rows.len() <= id / ROW {

@@ -134,3 +134,56 @@ pub(super) mod raw {
         let _ = timeout(SOON, tcp.read_to_end(&mut sink)).await.expect("the server hangs up");
     }
 }
+
+/// A server that gives up soon.
+fn impatient(hold: Duration) -> ServerOptions {
+    ServerOptions { subscribe: SubscribeOptions { hold, ..SubscribeOptions::default() }, ..ServerOptions::default() }
+}
+
+#[tokio::test]
+async fn s1_whoever_does_not_read_for_too_long_is_sent_away_with_its_tokens() {
+    let server = Server::start_with(Security::Plaintext, impatient(Duration::from_millis(300))).await;
+    let mut a = publish(&server, "a", 1, 1_000);
+    let mut stalled = server.synced(pb::SubscribeRequest::default()).await;
+    let mut reading = server.synced(pb::SubscribeRequest::default()).await;
+    // More than is on its way at any time, and all the while.
+    let ended = || server.sample("meshgate_history_versions") > 0 && server.sample("meshgate_subscribers") == 2;
+    let mut round = 0;
+    let told = timeout(SOON, async {
+        loop {
+            round += 1;
+            fill(&mut a, 1_000, 100 + round % 7);
+            server.view.publish(a.build());
+            reading.until_equal(&server.view).await;
+            // Since when it is given up shows in what it is sent, once it reads; here it is enough to wait long enough.
+            if round > 30 && ended() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            if round > 60 {
+                break;
+            }
+        }
+    });
+    told.await.unwrap();
+    let mut frames = Vec::new();
+    let status = loop {
+        match stalled.try_next().await {
+            Ok(frame) => frames.push(frame),
+            Err(status) => break status,
+        }
+    };
+    let Some((Frame::GoAway(go_away), before)) = frames.split_last() else { panic!("GoAway is last") };
+    assert!(before.iter().all(|frame| matches!(frame, Frame::Batch(_))));
+    assert_eq!((go_away.reason(), status.code()), (pb::GoAwayReason::TooSlow, tonic::Code::ResourceExhausted));
+    assert_eq!(go_away.resume_tokens, stalled.fold.tokens());
+    assert_eq!(server.sample(r#"meshgate_subscription_ends_total{reason="too-slow"}"#), 1);
+    // It goes on from there: what it missed, and nothing else.
+    let request = pb::SubscribeRequest { resume_tokens: stalled.fold.tokens(), ..Default::default() };
+    let stream = server.client().await.subscribe(request).await.unwrap().into_inner();
+    let mut fold = stalled.fold;
+    fold.begin();
+    let mut again = Frames { stream, fold };
+    let frames = again.until_equal(&server.view).await;
+    assert!(!frames.iter().any(|frame| matches!(frame, Frame::SnapshotBegin(_))));
+    server.end().await;
+}

@@ -23,6 +23,8 @@ pub(super) struct Expected {
     waiting: BTreeMap<String, bool>,
     /// No longer than this is waited for clusters that the gateway itself does not have.
     give_up: Instant,
+    /// Of each cluster, as it was last looked at.
+    states: BTreeMap<String, ClusterState>,
     /// It was sent, for good.
     all_synced: bool,
     /// It was sent before the gateway knew its peers.
@@ -31,7 +33,8 @@ pub(super) struct Expected {
 
 impl Expected {
     pub(super) fn new(status: StatusBoard, ready: watch::Receiver<bool>, give_up: Instant) -> Self {
-        Self { status, ready, waiting: BTreeMap::new(), give_up, all_synced: false, unsettled: false }
+        let states = status.read(|board| board.iter().map(|(name, status)| (name.clone(), status.state)).collect());
+        Self { status, ready, waiting: BTreeMap::new(), give_up, states, all_synced: false, unsettled: false }
     }
 
     /// How each known or requested cluster will be served; `serve` says it of a complete one.
@@ -127,31 +130,38 @@ impl Expected {
         Some(Frame::AllSynced(pb::AllSynced { left_out, details, unsettled: !ready }))
     }
 
-    /// Waits until a cluster that never came is not configured any more, and names it; or until `AllSynced` may have become
-    /// due by something that the view does not show.
-    pub(super) async fn changed(&mut self, mesh: &MeshView) -> Option<String> {
-        let Self { status, ready, waiting, all_synced, .. } = self;
-        // What the view has is for the view to take away.
-        let gone = |board: &BTreeMap<String, ClusterStatus>| {
+    /// A cluster that never came and is not configured any more. To be asked after a transition, until there is none.
+    pub(super) fn gone(&mut self, mesh: &MeshView) -> Option<String> {
+        let name = self.status.read(|board| {
+            // What the view has is for the view to take away.
             let gone = |(name, known): &(&String, &bool)| {
                 **known && !board.contains_key(*name) && mesh.cluster_named(name).is_none()
             };
-            waiting.iter().find(gone).map(|(name, _)| name.clone())
-        };
-        let settled = |board: &BTreeMap<String, ClusterStatus>| {
-            waiting.keys().all(|name| board.get(name).is_some_and(|status| status.state == ClusterState::Refused))
-        };
-        let was_settled = *all_synced || status.read(settled);
-        tokio::select! {
-            () = status.wait_for(|board| gone(board).is_some() || (!was_settled && settled(board))), if !waiting.is_empty() => {
-                let name = status.read(gone)?;
-                waiting.remove(&name);
-                Some(name)
+            self.waiting.iter().find(gone).map(|(name, _)| name.clone())
+        })?;
+        self.waiting.remove(&name);
+        Some(name)
+    }
+
+    /// How clusters are doing whose state is another one than it was; `told` says which are of interest. To be asked after a
+    /// transition.
+    pub(super) fn transitions(&mut self, is_told: impl Fn(&str) -> bool) -> Vec<pb::ClusterStatus> {
+        let Self { status, states, .. } = self;
+        status.read(|board| {
+            states.retain(|name, _| board.contains_key(name));
+            let mut changed = Vec::new();
+            for (name, status) in board {
+                let before = states.insert(name.clone(), status.state);
+                if before.is_some_and(|before| before != status.state) && is_told(name) {
+                    changed.push(pb::ClusterStatus {
+                        cluster: name.clone(),
+                        state: convert::state(status.state).into(),
+                        why: if status.state == ClusterState::Synced { String::new() } else { why(status) },
+                    });
+                }
             }
-            // An error means that whoever knows has ended: the deadline decides then.
-            Ok(()) = async { ready.wait_for(|ready| *ready).await.map(drop) }, if !*all_synced && !*ready.borrow() => None,
-            else => std::future::pending().await,
-        }
+            changed
+        })
     }
 }
 

@@ -16,6 +16,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod token;
+mod watchdog;
 mod wire;
 
 use std::collections::HashMap;
@@ -36,7 +37,8 @@ use self::message::Message;
 use self::part::Shelf;
 pub use self::request::FrameLimits;
 use self::request::Plan;
-use self::stream::{Next, Session, Shared};
+use self::stream::{End, Next, Reader, Session, Shared, lock};
+use self::watchdog::Watchdog;
 pub(super) use self::wire::WithSubscribe;
 use super::pb::subscribe_response::Frame;
 use super::{PeerInfo, convert, pb};
@@ -49,6 +51,8 @@ use crate::telemetry::{
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 const STOPPING: &str = "the gateway stops";
+/// How long a client that was given up may take to read what it was sent before, and why it was given up.
+const GOODBYE: Duration = Duration::from_secs(10);
 
 /// The frames of one subscription. Ends with a `GoAway` and a status that is never OK.
 type FrameStream = Pin<Box<dyn Stream<Item = Result<Arc<Message>, Status>> + Send>>;
@@ -66,6 +70,10 @@ pub struct SubscribeOptions {
     pub reconnect_spread: Duration,
     /// How long a stream whose token is ahead of this gateway waits for it to catch up.
     pub resume_wait: Duration,
+    /// How long a version is held for a client that does not read; then its stream ends.
+    pub hold: Duration,
+    /// How old a stream grows, give or take a fifth; none for any age.
+    pub max_age: Option<Duration>,
 }
 
 impl Default for SubscribeOptions {
@@ -80,6 +88,9 @@ impl Default for SubscribeOptions {
             reconnect_spread: Duration::from_secs(5),
             // Three times as long as a quiet store takes to say how far it is.
             resume_wait: Duration::from_secs(30),
+            // Half of the age of the history: whoever comes back at once still finds what it left.
+            hold: Duration::from_mins(5),
+            max_age: None,
         }
     }
 }
@@ -96,6 +107,7 @@ pub(super) struct Subscriptions {
     instance: String,
     permits: Arc<Semaphore>,
     log: LogLimiter,
+    watchdog: Watchdog,
 }
 
 impl Subscriptions {
@@ -119,7 +131,15 @@ impl Subscriptions {
             }
         });
         Self {
-            shared: Shared { view, shelf, reserved, resume_wait: options.resume_wait, stop },
+            shared: Shared {
+                view,
+                shelf,
+                reserved,
+                resume_wait: options.resume_wait,
+                hold: options.hold,
+                status: status.clone(),
+                stop,
+            },
             status,
             metrics,
             ready,
@@ -128,11 +148,22 @@ impl Subscriptions {
             instance: format!("{:016x}", fastrand::u64(..)),
             permits,
             log: LogLimiter::new(1, LOG_INTERVAL),
+            watchdog: Watchdog::default(),
         }
     }
 
-    /// A stream for that request.
-    fn open(&self, request: pb::SubscribeRequest, peer: Option<PeerInfo>) -> Result<FrameStream, Status> {
+    /// Looks after the subscriptions; never returns.
+    pub(super) async fn look_after(&self) {
+        self.watchdog.run(self.options.hold, GOODBYE).await;
+    }
+
+    /// A stream for that request, which `cut` ends by force.
+    fn open(
+        &self,
+        request: pb::SubscribeRequest,
+        peer: Option<PeerInfo>,
+        cut: CancellationToken,
+    ) -> Result<FrameStream, Status> {
         let guard = self.metrics.subscription();
         let plan = match Plan::new(request, self.options.limits) {
             Ok(plan) => plan,
@@ -153,7 +184,8 @@ impl Subscriptions {
         tracing::debug!(peer, ?plan, "subscribed");
         let wait = Instant::now() + self.options.all_synced_wait;
         let expected = Expected::new(self.status.clone(), self.ready.clone(), wait);
-        let mut session = Session::new(plan, self.shared.clone(), expected);
+        let age = self.options.max_age.map(|age| Instant::now() + age.mul_f64(0.8 + 0.4 * fastrand::f64()));
+        let mut session = Session::new(plan, self.shared.clone(), expected, age);
         let hello = pb::Hello {
             instance: self.instance.clone(),
             cluster: self.cluster.clone(),
@@ -163,13 +195,16 @@ impl Subscriptions {
         let open = Open {
             metrics: self.metrics.clone(),
             stop: self.shared.stop.clone(),
+            cut: cut.clone(),
             reconnect_spread: self.options.reconnect_spread,
             guard: Some(guard),
             ended: None,
             peer,
             _permit: permit,
         };
-        Ok(open.frames(session, Frame::Hello(hello)))
+        let reader = Reader::new(session, self.ready.clone());
+        self.watchdog.add(reader.session(), cut);
+        Ok(open.frames(reader, Frame::Hello(hello)))
     }
 
     fn send_away(&self) -> FrameStream {
@@ -187,6 +222,8 @@ impl Subscriptions {
 struct Open {
     metrics: Metrics,
     stop: CancellationToken,
+    /// The watchdog's.
+    cut: CancellationToken,
     reconnect_spread: Duration,
     guard: Option<SubscriptionGuard>,
     /// Why we ended it; none as long as we did not.
@@ -197,24 +234,24 @@ struct Open {
 
 /// Where a stream is in its life.
 enum Phase {
-    Hello(Box<Session>, Frame),
-    Running(Box<Session>),
+    Hello(Box<Reader>, Frame),
+    Running(Box<Reader>),
     GoneAway(Status),
     Ended,
 }
 
 impl Open {
-    fn frames(self, session: Session, hello: Frame) -> FrameStream {
-        let start = (self, Phase::Hello(Box::new(session), hello));
+    fn frames(self, reader: Reader, hello: Frame) -> FrameStream {
+        let start = (self, Phase::Hello(Box::new(reader), hello));
         Box::pin(unfold(start, |(mut open, phase)| async move {
             let (message, phase) = match phase {
-                Phase::Hello(session, hello) => (Arc::new(Message::new(hello)), Phase::Running(session)),
-                Phase::Running(mut session) => {
+                Phase::Hello(reader, hello) => (Arc::new(Message::new(hello)), Phase::Running(reader)),
+                Phase::Running(mut reader) => {
                     // A client that reads as fast as we write must not keep the worker for itself.
                     consume_budget().await;
-                    match session.next().await {
-                        Next::Message(message) => (message, Phase::Running(session)),
-                        end => open.end(end, &session),
+                    match reader.next().await {
+                        Next::Message(message) => (message, Phase::Running(reader)),
+                        Next::End(end) => open.end(end, lock(reader.session()).tokens()),
                     }
                 }
                 Phase::GoneAway(status) => return Some((Err(status), (open, Phase::Ended))),
@@ -226,17 +263,23 @@ impl Open {
     }
 
     /// The last frame, and what follows it.
-    fn end(&mut self, why: Next, session: &Session) -> (Arc<Message>, Phase) {
+    fn end(&mut self, why: End, tokens: HashMap<String, Vec<u8>>) -> (Arc<Message>, Phase) {
         let (reason, end, status) = match why {
-            Next::Message(_) | Next::Stop => {
-                (pb::GoAwayReason::Shutdown, SubscriptionEnd::Shutdown, Status::unavailable(STOPPING))
-            }
-            Next::NotResumable(why) => {
+            End::Stop => (pb::GoAwayReason::Shutdown, SubscriptionEnd::Shutdown, Status::unavailable(STOPPING)),
+            End::NotResumable(why) => {
                 (pb::GoAwayReason::NotResumable, SubscriptionEnd::NotResumable, Status::out_of_range(why))
+            }
+            End::TooSlow => {
+                let why = "nothing was read for longer than a version is held";
+                (pb::GoAwayReason::TooSlow, SubscriptionEnd::TooSlow, Status::resource_exhausted(why))
+            }
+            End::MaxAge => {
+                let why = "the stream is as old as streams may get here; the next one goes on from the token";
+                (pb::GoAwayReason::MaxAge, SubscriptionEnd::MaxAge, Status::unavailable(why))
             }
         };
         self.ended = Some(end);
-        let frame = go_away(reason, status.message(), self.reconnect_spread, session.tokens());
+        let frame = go_away(reason, status.message(), self.reconnect_spread, tokens);
         (Arc::new(Message::new(frame)), Phase::GoneAway(status))
     }
 }
@@ -244,8 +287,12 @@ impl Open {
 impl Drop for Open {
     fn drop(&mut self) {
         // A stream that is dropped before we stop was left by its client.
-        let cut = if self.stop.is_cancelled() { SubscriptionEnd::Shutdown } else { SubscriptionEnd::Client };
-        let reason = self.ended.unwrap_or(cut);
+        let left = match () {
+            () if self.stop.is_cancelled() => SubscriptionEnd::Shutdown,
+            () if self.cut.is_cancelled() => SubscriptionEnd::TooSlow,
+            () => SubscriptionEnd::Client,
+        };
+        let reason = self.ended.unwrap_or(left);
         tracing::debug!(peer = self.peer, reason = reason.name(), "subscription ended");
         if let Some(guard) = self.guard.take() {
             guard.end(reason);

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
@@ -22,6 +22,7 @@ use super::resume::{self, Verdict};
 use crate::api::pb::subscribe_response::Frame;
 use crate::api::{convert, pb};
 use crate::identity::{ClusterId, ReservedIdentities};
+use crate::telemetry::StatusBoard;
 use crate::view::{ClusterView, MeshView, View};
 
 /// When a batch may be sent: at once, or not before.
@@ -35,6 +36,10 @@ pub(super) struct Shared {
     pub(super) reserved: Arc<ReservedIdentities>,
     /// How long a gateway that is behind a token is waited for.
     pub(super) resume_wait: Duration,
+    /// How long a version is held for a client that does not read.
+    pub(super) hold: Duration,
+    /// Wakes after transitions of clusters.
+    pub(super) status: StatusBoard,
     pub(super) stop: CancellationToken,
 }
 
@@ -42,10 +47,85 @@ pub(super) struct Shared {
 #[derive(Debug)]
 pub(super) enum Next {
     Message(Arc<Message>),
-    /// Nothing any more: the gateway stops.
+    /// Nothing any more.
+    End(End),
+}
+
+/// Why a subscription ends by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The gateway stops.
     Stop,
-    /// Nothing any more: a token cannot be resumed, and nothing else is wanted. Says why.
+    /// A token cannot be resumed, and nothing else is wanted. Says why.
     NotResumable(String),
+    /// The client did not read for longer than a version is held for it.
+    TooSlow,
+    /// The stream is old enough.
+    MaxAge,
+}
+
+/// What there is to do at the moment.
+#[derive(Debug)]
+enum Step {
+    Next(Next),
+    /// To look again when anything changes, at the latest at that time. Whether the progress of a source counts as well.
+    Idle(Instant, bool),
+}
+
+/// A subscription as its stream has it. The state behind it is locked for moments only, never while something is waited
+/// for, so that it can be given up from outside while the client does not read.
+#[derive(Debug)]
+pub(super) struct Reader {
+    session: Arc<Mutex<Session>>,
+    changes: watch::Receiver<u64>,
+    progress: watch::Receiver<()>,
+    transitions: watch::Receiver<()>,
+    ready: watch::Receiver<bool>,
+    stop: CancellationToken,
+}
+
+impl Reader {
+    pub(super) fn new(session: Session, ready: watch::Receiver<bool>) -> Self {
+        let Shared { view, status, stop, .. } = &session.shared;
+        let (changes, progress) = (view.changes(), view.progress());
+        let (transitions, stop) = (status.transitions(), stop.clone());
+        Self { session: Arc::new(Mutex::new(session)), changes, progress, transitions, ready, stop }
+    }
+
+    pub(super) fn session(&self) -> &Arc<Mutex<Session>> {
+        &self.session
+    }
+
+    /// The next frame, or the end. Cancel-safe.
+    pub(super) async fn next(&mut self) -> Next {
+        loop {
+            // Before anything is looked at: what happens after that wakes us.
+            self.changes.mark_unchanged();
+            self.progress.mark_unchanged();
+            self.transitions.mark_unchanged();
+            self.ready.mark_unchanged();
+            let step = lock(&self.session).step();
+            let (deadline, progress) = match step {
+                Step::Next(next) => return next,
+                Step::Idle(deadline, progress) => (deadline, progress),
+            };
+            tokio::select! {
+                () = self.stop.cancelled() => {}
+                // The senders live in the view and the board that the session holds: an error cannot be.
+                _ = self.changes.changed() => {}
+                _ = self.transitions.changed() => {}
+                _ = self.progress.changed(), if progress => {}
+                // An error means that whoever knows has ended: the deadline decides then.
+                Ok(()) = self.ready.changed() => {}
+                () = sleep_until(deadline) => {}
+            }
+        }
+    }
+}
+
+/// The state of a subscription; a panic elsewhere does not make it wrong.
+pub(super) fn lock(session: &Mutex<Session>) -> MutexGuard<'_, Session> {
+    session.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The state of one subscription.
@@ -53,9 +133,8 @@ pub(super) enum Next {
 pub(super) struct Session {
     plan: Plan,
     shared: Shared,
-    changes: watch::Receiver<u64>,
-    /// Wakes when a source was followed further.
-    progress: watch::Receiver<()>,
+    /// Says whether there were transitions since they were looked at.
+    transitions: watch::Receiver<()>,
     /// The version that the feeds were last compared with.
     mesh: Arc<MeshView>,
     feeds: BTreeMap<ClusterId, Feed>,
@@ -76,6 +155,12 @@ pub(super) struct Session {
     not_resumable: Option<String>,
     expected: Expected,
     last_frame: Instant,
+    /// When the client asked last.
+    last_step: Instant,
+    /// When the stream has reached its greatest age.
+    max_age: Option<Instant>,
+    /// It was given up, with what the client held then.
+    given_up: Option<(End, HashMap<String, Vec<u8>>)>,
 }
 
 /// How far the gateway must follow a cluster's source before anything more is told of it.
@@ -87,17 +172,16 @@ struct CatchingUp {
 }
 
 impl Session {
-    /// A subscription that was told nothing yet.
-    pub(super) fn new(plan: Plan, shared: Shared, expected: Expected) -> Self {
-        let (changes, progress) = (shared.view.changes(), shared.view.progress());
+    /// A subscription that was told nothing yet, and ends by itself at `max_age`.
+    pub(super) fn new(plan: Plan, shared: Shared, expected: Expected, max_age: Option<Instant>) -> Self {
+        let transitions = shared.status.transitions();
         let mesh = shared.view.load();
         let clusters: Vec<_> = mesh.clusters().map(|cluster| cluster.id()).collect();
         let mut session = Self {
             first: if plan.reserved { reserved(&plan, &shared.reserved) } else { VecDeque::new() },
             plan,
             shared,
-            changes,
-            progress,
+            transitions,
             mesh,
             feeds: BTreeMap::new(),
             behind: BTreeMap::new(),
@@ -109,6 +193,9 @@ impl Session {
             not_resumable: None,
             expected,
             last_frame: Instant::now(),
+            last_step: Instant::now(),
+            max_age,
+            given_up: None,
         };
         for id in clusters {
             session.compare(id);
@@ -139,36 +226,100 @@ impl Session {
         })
     }
 
-    /// The next frame. Cancel-safe: it changes nothing before it waits that a later call would not do again.
-    pub(super) async fn next(&mut self) -> Next {
-        let message = loop {
-            if self.shared.stop.is_cancelled() {
-                return Next::Stop;
+    /// The next frame, or what is to be waited for.
+    fn step(&mut self) -> Step {
+        let now = Instant::now();
+        self.last_step = now;
+        if let Some((end, _)) = &self.given_up {
+            return Step::Next(Next::End(end.clone()));
+        }
+        if self.shared.stop.is_cancelled() {
+            return Step::Next(Next::End(End::Stop));
+        }
+        if self.max_age.is_some_and(|max_age| max_age <= now) {
+            return Step::Next(Next::End(End::MaxAge));
+        }
+        self.refresh();
+        self.look_at_transitions();
+        self.look_again();
+        let heartbeat = self.last_frame + self.plan.heartbeat;
+        let message = match self.ready() {
+            Some(message) => message,
+            None if self.not_resumable.is_some() => {
+                let why = self.not_resumable.take().unwrap_or_default();
+                return Step::Next(Next::End(End::NotResumable(why)));
             }
-            self.refresh();
-            if let Some(message) = self.ready() {
-                break message;
+            None if heartbeat <= now => Arc::new(Message::new(self.heartbeat())),
+            None => {
+                let due = self.behind.values().copied().flatten().chain(self.expected.deadline()).chain(self.max_age);
+                let due = due.chain(self.catching_up.values().map(|wait| wait.until));
+                return Step::Idle(due.fold(heartbeat, Instant::min), !self.catching_up.is_empty());
             }
-            if let Some(why) = self.not_resumable.take() {
-                return Next::NotResumable(why);
-            }
-            let heartbeat = self.last_frame + self.plan.heartbeat;
-            if Instant::now() >= heartbeat {
-                break Arc::new(Message::new(self.heartbeat()));
-            }
-            self.idle(heartbeat).await;
         };
-        self.last_frame = Instant::now();
-        Next::Message(message)
+        self.last_frame = now;
+        Step::Next(Next::Message(message))
+    }
+
+    /// Lets go of the versions that are held for a client that has not asked for anything in too long, though there is
+    /// something new. Returns for how long it has been given up already, if it has.
+    pub(super) fn give_up_if_too_slow(&mut self, now: Instant) -> Option<Duration> {
+        let silent = now.duration_since(self.last_step);
+        if self.given_up.is_some() {
+            return Some(silent.saturating_sub(self.shared.hold));
+        }
+        let news = self.shared.view.read(MeshView::version) != self.mesh.version();
+        if silent < self.shared.hold || !news {
+            return None;
+        }
+        self.given_up = Some((End::TooSlow, self.tokens()));
+        (self.feeds, self.behind, self.loading) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        self.first.clear();
+        self.mesh = Arc::new(self.mesh.emptied());
+        Some(Duration::ZERO)
     }
 
     /// The tokens of what the client holds of each cluster that is synced in this stream.
     pub(super) fn tokens(&self) -> HashMap<String, Vec<u8>> {
+        if let Some((_, tokens)) = &self.given_up {
+            return tokens.clone();
+        }
         let tokens = self.feeds.values().filter_map(|feed| {
             let (token, _) = feed.progress(None, &self.plan)?;
             Some((feed.name().to_string(), token.to_vec()))
         });
         tokens.filter(|(_, token)| !token.is_empty()).collect()
+    }
+
+    fn look_at_transitions(&mut self) {
+        if !self.transitions.has_changed().unwrap_or_default() {
+            return;
+        }
+        self.transitions.mark_unchanged();
+        while let Some(cluster) = self.expected.gone(&self.mesh) {
+            let reason = pb::RemovalReason::Withdrawn.into();
+            self.first.push_back(Frame::ClusterRemoved(pb::ClusterRemoved { cluster, cluster_id: 0, reason }));
+        }
+        let live: BTreeSet<_> =
+            self.feeds.values().filter(|feed| feed.is_live()).map(|feed| feed.name().as_str()).collect();
+        let changed = self.expected.transitions(|name| live.contains(name));
+        // Of each cluster the latest only: whoever reads slowly gets no queue of them.
+        self.first.retain(|frame| match frame {
+            Frame::ClusterStatus(queued) => !changed.iter().any(|changed| changed.cluster == queued.cluster),
+            _ => true,
+        });
+        self.first.extend(changed.into_iter().map(Frame::ClusterStatus));
+    }
+
+    /// Those that wait for the gateway to catch up are due for another look.
+    fn look_again(&mut self) {
+        for (id, wait) in &self.catching_up {
+            if wait.revision.is_some() {
+                self.behind.entry(*id).or_insert(None);
+            } else {
+                self.loading.insert(*id);
+            }
+        }
+        self.catching_up.retain(|_, wait| wait.revision.is_some());
     }
 
     fn heartbeat(&self) -> Frame {
@@ -224,7 +375,7 @@ impl Session {
             let id = self.loading.get(&local).or(self.loading.first()).copied()?;
             let told = match self.resume(id) {
                 Some(told) => told,
-                None => self.step(id),
+                None => self.tell(id),
             };
             let live = self.feeds.get(&id).is_some_and(Feed::is_live);
             if live {
@@ -249,7 +400,7 @@ impl Session {
             let next = self.behind.range(after_served).find(is_due).or_else(|| self.behind.iter().find(is_due));
             let id = *next?.0;
             self.served = id;
-            let told = if self.is_catching_up(id, now) { Told::Nothing } else { self.step(id) };
+            let told = if self.is_catching_up(id, now) { Told::Nothing } else { self.tell(id) };
             let Told::Frame { message, more } = told else {
                 self.behind.remove(&id);
                 continue;
@@ -261,7 +412,7 @@ impl Session {
         }
     }
 
-    fn step(&mut self, id: ClusterId) -> Told {
+    fn tell(&mut self, id: ClusterId) -> Told {
         let (Some(now), Some(feed)) = (self.mesh.cluster(id), self.feeds.get_mut(&id)) else { return Told::Nothing };
         // Whoever came with tokens may hold the newest there is, and must not be sent back a moment.
         let fresh = !self.plan.tokens.is_empty();
@@ -333,8 +484,6 @@ impl Session {
 
     /// Compares the feeds with the current version of the view.
     fn refresh(&mut self) {
-        // Before the version is read: what is published after that wakes us.
-        self.changes.mark_unchanged();
         if self.shared.view.read(MeshView::version) == self.mesh.version() {
             return;
         }
@@ -388,32 +537,6 @@ impl Session {
     /// Frames name a cluster, not an ID. While a name stands at two IDs, the newer one counts.
     fn is_where_its_name_is(&self, cluster: &ClusterView) -> bool {
         self.mesh.cluster_named(cluster.name().as_str()).is_none_or(|named| named.id() == cluster.id())
-    }
-
-    /// Waits until there may be something to tell.
-    async fn idle(&mut self, heartbeat: Instant) {
-        let due = self.behind.values().copied().flatten().chain(self.expected.deadline());
-        let deadline = due.chain(self.catching_up.values().map(|wait| wait.until)).fold(heartbeat, Instant::min);
-        tokio::select! {
-            () = self.shared.stop.cancelled() => {}
-            // The senders live in the view that we hold: an error cannot be.
-            _ = self.changes.changed() => {}
-            _ = self.progress.changed(), if !self.catching_up.is_empty() => {}
-            () = sleep_until(deadline) => {}
-            removed = self.expected.changed(&self.mesh) => self.first.extend(removed.map(|cluster| {
-                let reason = pb::RemovalReason::Withdrawn.into();
-                Frame::ClusterRemoved(pb::ClusterRemoved { cluster, cluster_id: 0, reason })
-            })),
-        }
-        // Whoever waits looks again.
-        for (id, wait) in &self.catching_up {
-            if wait.revision.is_some() {
-                self.behind.entry(*id).or_insert(None);
-            } else {
-                self.loading.insert(*id);
-            }
-        }
-        self.catching_up.retain(|_, wait| wait.revision.is_some());
     }
 }
 

@@ -22,6 +22,7 @@ use tower::Service;
 use super::message::Encoding;
 use super::{FrameStream, Subscriptions};
 use crate::api::PeerInfo;
+use crate::api::connection::Requests;
 use crate::pb::SubscribeRequest;
 
 const PATH: &str = "/meshgate.v1.MeshService/Subscribe";
@@ -74,7 +75,7 @@ where
             let encoding = Encoding::of_offer(header(ACCEPT_ENCODING));
             let opened = async {
                 let request = read(header(ENCODING), body, max_request).await?;
-                subscriptions.open(request, parts.extensions.get::<PeerInfo>().cloned())
+                subscriptions.open(request, parts.extensions.get::<PeerInfo>().cloned(), Requests::cut_of_this_one())
             };
             Ok(match opened.await {
                 Ok(frames) => respond(frames, encoding),

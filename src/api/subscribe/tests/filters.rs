@@ -92,7 +92,7 @@ async fn a_filtered_stream_resumes_with_the_filtered_count() {
     assert_eq!(sub.names(), [""; 0]);
     let before = sub.fold.tokens();
     tokio::time::pause();
-    let Next::Message(message) = sub.session.next().await else { panic!("a heartbeat") };
+    let Next::Message(message) = sub.reader.next().await else { panic!("a heartbeat") };
     sub.fold.apply(message.frame()).unwrap();
     assert_ne!(sub.fold.tokens(), before);
     let mut sub = Subscriber::again(&shared(&view), &status, request, sub.fold);

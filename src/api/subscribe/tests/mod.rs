@@ -4,6 +4,7 @@ mod filters;
 mod model;
 mod resume;
 mod sharing;
+mod slow;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::expected::Expected;
 use super::part::Shelf;
 use super::request::{FrameLimits, Plan};
-use super::stream::{Next, Session, Shared};
+use super::stream::{End, Next, Reader, Session, Shared};
 use crate::api::pb;
 use crate::api::pb::subscribe_response::Frame;
 use crate::client::{Fold, Update};
@@ -59,12 +60,14 @@ fn shared(view: &View) -> Shared {
         shelf: Shelf::default(),
         reserved: std::sync::Arc::default(),
         resume_wait: Duration::from_secs(30),
+        hold: Duration::from_mins(5),
+        status: StatusBoard::default(),
         stop: CancellationToken::new(),
     }
 }
 
 struct Subscriber {
-    session: Session,
+    reader: Reader,
     fold: Fold,
     modes: Vec<pb::ClusterMode>,
     _ready: watch::Sender<bool>,
@@ -83,22 +86,23 @@ impl Subscriber {
         let (ready, readiness) = watch::channel(true);
         let plan = Plan::new(request, FrameLimits::default()).unwrap();
         let give_up = Instant::now() + Duration::from_secs(30);
-        let expected = Expected::new(status.clone(), readiness, give_up);
-        let mut session = Session::new(plan, shared.clone(), expected);
+        let expected = Expected::new(status.clone(), readiness.clone(), give_up);
+        let shared = Shared { status: status.clone(), ..shared.clone() };
+        let mut session = Session::new(plan, shared, expected, None);
         let modes = session.modes();
-        Self { session, fold, modes, _ready: ready }
+        Self { reader: Reader::new(session, readiness), fold, modes, _ready: ready }
     }
 
     /// The frame that can be had now, folded.
     fn next(&mut self) -> Option<(Frame, Vec<Update>)> {
-        let Next::Message(message) = self.session.next().now_or_never()? else { return None };
+        let Next::Message(message) = self.reader.next().now_or_never()? else { return None };
         let frame = message.frame();
         let updates = self.fold.apply(frame.clone()).unwrap();
         Some((frame, updates))
     }
 
     async fn wait(&mut self) -> String {
-        let Next::Message(message) = self.session.next().await else { panic!("a frame") };
+        let Next::Message(message) = self.reader.next().await else { panic!("a frame") };
         name(&message.frame())
     }
 

@@ -231,12 +231,12 @@ async fn tokens_that_are_none_get_a_snapshot_and_say_why() {
             ..Default::default()
         };
         let plan = Plan::new(request, FrameLimits::default()).unwrap();
-        let expected = Expected::new(StatusBoard::default(), readiness, Instant::now());
-        let mut session = Session::new(plan, shared(&view), expected);
+        let expected = Expected::new(StatusBoard::default(), readiness.clone(), Instant::now());
+        let mut session = Session::new(plan, shared(&view), expected, None);
         let mode = session.modes().remove(0);
-        let first = match session.next().now_or_never() {
+        let first = match Reader::new(session, readiness).next().now_or_never() {
             Some(Next::Message(message)) => name(&message.frame()),
-            Some(Next::NotResumable(why)) => why,
+            Some(Next::End(End::NotResumable(why))) => why,
             other => panic!("{other:?}"),
         };
         (mode.mode(), mode.why, first)

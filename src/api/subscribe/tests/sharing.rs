@@ -8,7 +8,7 @@ use crate::api::subscribe::message::Message;
 /// What can be had now, as it is.
 fn messages(sub: &mut Subscriber) -> Vec<Arc<Message>> {
     let mut messages = Vec::new();
-    while let Some(Next::Message(message)) = sub.session.next().now_or_never() {
+    while let Some(Next::Message(message)) = sub.reader.next().now_or_never() {
         sub.fold.apply(message.frame()).unwrap();
         messages.push(message);
     }
@@ -89,12 +89,12 @@ async fn a_snapshot_is_shared_for_a_moment_only_and_not_with_whoever_holds_somet
     let mut request = pb::SubscribeRequest::default();
     request.resume_tokens.insert("b".into(), b"useless".to_vec());
     let (_ready, readiness) = watch::channel(true);
-    let expected = Expected::new(status.clone(), readiness, Instant::now());
+    let expected = Expected::new(status.clone(), readiness.clone(), Instant::now());
     let plan = Plan::new(request, FrameLimits::default()).unwrap();
-    let mut session = Session::new(plan, shared.clone(), expected);
-    let told = std::iter::from_fn(|| match session.next().now_or_never()? {
+    let mut reader = Reader::new(Session::new(plan, shared.clone(), expected, None), readiness);
+    let told = std::iter::from_fn(|| match reader.next().now_or_never()? {
         Next::Message(message) => Some(name(&message.frame())),
-        _ => None,
+        Next::End(_) => None,
     });
     assert_eq!(told.collect::<Vec<_>>(), ["begin b@2", "chunk b 10", "synced b 10", "all synced but []"]);
     // Later on, the current version it is.
