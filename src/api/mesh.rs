@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 
+use super::acknowledged::Acknowledged;
 use super::unary::mesh_service_server::MeshService;
-use super::{convert, pb};
+use super::{PeerInfo, convert, pb};
 use crate::identity::{LabelRef, NumericIdentity, ReservedIdentities, sorted_key_string};
 use crate::telemetry::StatusBoard;
 use crate::view::View;
@@ -20,10 +21,27 @@ pub(super) struct Mesh {
     pub(super) view: View,
     pub(super) status: StatusBoard,
     pub(super) reserved: Arc<ReservedIdentities>,
+    pub(super) acknowledged: Acknowledged,
 }
 
 #[tonic::async_trait]
 impl MeshService for Mesh {
+    async fn acknowledge(
+        &self,
+        request: Request<pb::AcknowledgeRequest>,
+    ) -> Result<Response<pb::AcknowledgeResponse>, Status> {
+        let peer = request.extensions().get::<PeerInfo>().map(ToString::to_string).unwrap_or_default();
+        self.acknowledged.note(request.into_inner(), &peer)?;
+        Ok(Response::new(pb::AcknowledgeResponse {}))
+    }
+
+    async fn list_subscribers(
+        &self,
+        _request: Request<pb::ListSubscribersRequest>,
+    ) -> Result<Response<pb::ListSubscribersResponse>, Status> {
+        Ok(Response::new(pb::ListSubscribersResponse { subscribers: self.acknowledged.list() }))
+    }
+
     async fn get_identity(
         &self,
         request: Request<pb::GetIdentityRequest>,

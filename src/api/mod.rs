@@ -3,6 +3,7 @@
 //! [`serve`] accepts connections (`server`, `connection`), runs the services on them (`mesh`, `subscribe`, health,
 //! reflection) and ends within its deadline when told to stop.
 
+mod acknowledged;
 mod connection;
 mod convert;
 mod health;

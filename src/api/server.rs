@@ -12,6 +12,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
+use super::acknowledged::Acknowledged;
 use super::connection::{self, HandshakeError, Requests, Shared};
 use super::mesh::Mesh;
 use super::subscribe::{SubscribeOptions, Subscriptions, WithSubscribe};
@@ -128,6 +129,7 @@ pub async fn serve(
         view: parts.view.clone(),
         status: parts.status.clone(),
         reserved: Arc::clone(&reserved),
+        acknowledged: Acknowledged::new(parts.view.clone(), parts.metrics.clone(), options.subscribe.max_subscribers),
     });
     let subscriptions = Arc::new(Subscriptions::new(parts, reserved, options.subscribe, stop.clone()));
     let looked_after = Arc::clone(&subscriptions);

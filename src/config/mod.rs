@@ -95,6 +95,10 @@ pub struct ApiConfig {
     pub max_subscribers: usize,
     /// What is kept for subscribers that come back.
     pub history: HistoryLimits,
+    /// How long an old version is held for a subscriber that does not read.
+    pub hold: Duration,
+    /// How old a stream may grow.
+    pub max_age: Option<Duration>,
 }
 
 /// How the gRPC API is guarded.
@@ -321,10 +325,19 @@ fn api(r: &mut Resolver) -> Option<ApiConfig> {
     let max_subscribers = r.number(&s::MAX_SUBSCRIBERS, 1..=1_000_000);
     let memory = r.number(&s::RESUME_HISTORY_MEMORY, 0..=65_536_usize);
     let age = r.time(&s::RESUME_HISTORY_AGE, times(0, 86_400_000));
+    let hold = r.time(&s::SUBSCRIBER_HOLD_LIMIT, times(1_000, 86_400_000));
+    let max_age = r.optional_time(&s::SUBSCRIBER_MAX_AGE, times(1_000, 31 * 86_400_000));
     let plaintext = r.switch(&s::PLAINTEXT);
     let security = security(r, listen, plaintext?);
     let history = HistoryLimits { memory: memory? << 20, age: age? };
-    Some(ApiConfig { listen: listen?, security: security?, max_subscribers: max_subscribers?, history })
+    Some(ApiConfig {
+        listen: listen?,
+        security: security?,
+        max_subscribers: max_subscribers?,
+        history,
+        hold: hold?,
+        max_age: max_age?,
+    })
 }
 
 fn security(r: &mut Resolver, listen: Option<SocketAddr>, plaintext: bool) -> Option<Security> {

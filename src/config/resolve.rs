@@ -105,6 +105,11 @@ impl Resolver {
         })
     }
 
+    /// A time that may be absent.
+    pub fn optional_time(&mut self, setting: &Setting, range: RangeInclusive<Duration>) -> Option<Option<Duration>> {
+        if self.text(setting).is_none() { Some(None) } else { self.time(setting, range).map(Some) }
+    }
+
     pub fn address(&mut self, setting: &Setting) -> Option<SocketAddr> {
         self.value(setting, |text| {
             text.parse().map_err(|_| {

@@ -231,6 +231,22 @@ pub(super) static RESUME_HISTORY_AGE: Setting = text(
     "How long after it was replaced a version is kept at most",
     "longer than the restart of a node takes",
 );
+pub(super) static SUBSCRIBER_HOLD_LIMIT: Setting = text(
+    SERVE,
+    "subscriber-hold-limit",
+    "TIME",
+    Some("5m"),
+    "How long an old version is held for a subscriber that does not read; then it is sent away, with tokens to come back with",
+    "longer than any pause of a live client; half of resume-history-age, so that it can resume",
+);
+pub(super) static SUBSCRIBER_MAX_AGE: Setting = text(
+    SERVE,
+    "subscriber-max-age",
+    "TIME",
+    None,
+    "How old a stream may grow, give or take a fifth; then its client is told to come back, and resumes",
+    "without it streams stay where they are; give an hour where a load balancer should spread them anew",
+);
 pub(super) static HTTP_LISTEN: Setting = text(
     SERVE,
     "http-listen",
@@ -260,7 +276,7 @@ pub(super) static LOG_LEVEL: Setting = text(
 );
 
 /// All settings, in the order of `--help`.
-pub(super) static ALL: [&Setting; 28] = [
+pub(super) static ALL: [&Setting; 30] = [
     &CLUSTER_NAME,
     &CLUSTER_ID,
     &MAX_CONNECTED_CLUSTERS,
@@ -285,6 +301,8 @@ pub(super) static ALL: [&Setting; 28] = [
     &MAX_SUBSCRIBERS,
     &RESUME_HISTORY_MEMORY,
     &RESUME_HISTORY_AGE,
+    &SUBSCRIBER_HOLD_LIMIT,
+    &SUBSCRIBER_MAX_AGE,
     &HTTP_LISTEN,
     &SHUTDOWN_GRACE,
     &LOG_FORMAT,

@@ -191,6 +191,8 @@ impl Parts {
             subscribe: api::SubscribeOptions {
                 max_subscribers: config.api.max_subscribers,
                 all_synced_wait: config.stores.peer_readiness_wait,
+                hold: config.api.hold,
+                max_age: config.api.max_age,
                 ..api::SubscribeOptions::default()
             },
             ..api::ServerOptions::default()

@@ -8,5 +8,7 @@ mod status;
 
 pub use health::{Guard, GuardReport, Readiness, Report};
 pub use logging::LogLimiter;
-pub use metrics::{ClusterMetrics, FrameKind, HistoryGauges, Metrics, SubscriptionEnd, SubscriptionGuard};
+pub use metrics::{
+    AcknowledgedGauges, ClusterMetrics, FrameKind, HistoryGauges, Metrics, SubscriptionEnd, SubscriptionGuard,
+};
 pub use status::{ClusterState, ClusterStatus, LastError, RejectExample, StatusBoard};

@@ -1,5 +1,6 @@
 //! The gRPC API over real connections: a server in this process on a view that the test writes itself, no etcd.
 
+mod acknowledge;
 mod commands;
 mod connections;
 mod health;

@@ -38,6 +38,7 @@ use self::part::Shelf;
 pub use self::request::FrameLimits;
 use self::request::Plan;
 use self::stream::{End, Next, Reader, Session, Shared, lock};
+pub(super) use self::token::Token;
 use self::watchdog::Watchdog;
 pub(super) use self::wire::WithSubscribe;
 use super::pb::subscribe_response::Frame;

@@ -18,14 +18,14 @@ const MAX: usize = FIXED + 9 + 5;
 
 /// A state of one cluster, as a subscriber holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Token {
-    pub(super) contents: Contents,
-    pub(super) revision: i64,
+pub(in crate::api) struct Token {
+    pub(in crate::api) contents: Contents,
+    pub(in crate::api) revision: i64,
 }
 
 /// Why bytes are not a token that counts here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TokenError {
+pub(in crate::api) enum TokenError {
     Garbage,
     Version,
     OtherFilter,
@@ -33,7 +33,7 @@ pub(super) enum TokenError {
 
 impl TokenError {
     /// In plain words.
-    pub(super) const fn words(self) -> &'static str {
+    pub(in crate::api) const fn words(self) -> &'static str {
         match self {
             Self::Garbage => "the token is not one of this cluster",
             Self::Version => "the token is of a form that this gateway does not know",
@@ -64,7 +64,14 @@ impl Token {
         bytes.freeze()
     }
 
+    /// A token got through that filter.
     pub(super) fn decode(bytes: &[u8], cluster: &str, filter: u32) -> Result<Self, TokenError> {
+        let (token, through) = Self::decode_any(bytes, cluster)?;
+        if through == filter { Ok(token) } else { Err(TokenError::OtherFilter) }
+    }
+
+    /// A token, and the filter that it was got through.
+    pub(in crate::api) fn decode_any(bytes: &[u8], cluster: &str) -> Result<(Self, u32), TokenError> {
         match bytes.first() {
             Some(&VERSION) => {}
             Some(1..32) => return Err(TokenError::Version),
@@ -76,14 +83,11 @@ impl Token {
             return Err(TokenError::Garbage);
         }
         body.advance(1);
-        if body.get_u32_le() != filter {
-            return Err(TokenError::OtherFilter);
-        }
-        let (etcd_cluster_id, checksum) = (body.get_u64_le(), body.get_u64_le());
+        let (filter, etcd_cluster_id, checksum) = (body.get_u32_le(), body.get_u64_le(), body.get_u64_le());
         let mut varint = || decode_varint(&mut body).map_err(|_| TokenError::Garbage);
         let (revision, count) = (varint()?, varint()?);
         let revision = i64::try_from(revision).map_err(|_| TokenError::Garbage)?;
-        Ok(Self { contents: Contents { etcd_cluster_id, count, checksum }, revision })
+        Ok((Self { contents: Contents { etcd_cluster_id, count, checksum }, revision }, filter))
     }
 }
 

@@ -1,12 +1,12 @@
 //! What a scrape asks the view and the subscriptions, which it does not know: how much they keep for those that come back.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
-use prometheus::{IntCounter, IntGauge};
+use prometheus::{IntCounter, IntGauge, IntGaugeVec};
 
 use super::{always, table};
 
@@ -21,6 +21,59 @@ pub struct HistoryGauges {
     pub evicted: u64,
     /// Encoded frames.
     pub encoded_bytes: u64,
+}
+
+/// What subscribers have acknowledged.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AcknowledgedGauges {
+    /// By cluster: subscribers whose state is the current one, and those whose is not.
+    pub clusters: BTreeMap<String, (u64, u64)>,
+}
+
+type ReadAcknowledged = dyn Fn() -> AcknowledgedGauges + Send + Sync;
+
+/// The same for acknowledgements.
+#[derive(Clone)]
+pub(super) struct Acknowledged {
+    read: Arc<OnceLock<Box<ReadAcknowledged>>>,
+    received: IntCounter,
+    rejected: IntCounter,
+}
+
+impl Acknowledged {
+    pub(super) fn new() -> Self {
+        let counter = |spec: table::Spec| always(IntCounter::with_opts(spec.opts()));
+        let (received, rejected) = (counter(table::ACKNOWLEDGEMENTS), counter(table::ACKNOWLEDGED_REJECTS));
+        Self { read: Arc::default(), received, rejected }
+    }
+
+    /// The first reader is the one that counts.
+    pub(super) fn read_by(&self, read: impl Fn() -> AcknowledgedGauges + Send + Sync + 'static) {
+        let _ = self.read.set(Box::new(read));
+    }
+
+    pub(super) fn note(&self, rejected: u64) {
+        self.received.inc();
+        self.rejected.inc_by(rejected);
+    }
+}
+
+impl Collector for Acknowledged {
+    fn desc(&self) -> Vec<&Desc> {
+        self.received.desc().into_iter().chain(self.rejected.desc()).collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let by_cluster = always(IntGaugeVec::new(table::ACKNOWLEDGED.opts(), table::ACKNOWLEDGED.labels));
+        let gauges = self.read.get().map(|read| read()).unwrap_or_default();
+        for (cluster, (current, behind)) in gauges.clusters {
+            for (state, subscribers) in [("current", current), ("behind", behind)] {
+                let gauge = by_cluster.with_label_values(&[cluster.as_str(), state]);
+                gauge.set(i64::try_from(subscribers).unwrap_or(i64::MAX));
+            }
+        }
+        [self.received.collect(), self.rejected.collect(), by_cluster.collect()].into_iter().flatten().collect()
+    }
 }
 
 type Read = dyn Fn() -> HistoryGauges + Send + Sync;

@@ -15,13 +15,13 @@ use prometheus::process_collector::ProcessCollector;
 use prometheus::{IntGaugeVec, Registry, TextEncoder};
 
 pub use cluster::ClusterMetrics;
-pub use history::HistoryGauges;
+pub use history::{AcknowledgedGauges, HistoryGauges};
 pub use subscriptions::{FrameKind, SubscriptionEnd, SubscriptionGuard};
 pub use table::{Kind, Spec, markdown, rows};
 
 use super::StatusBoard;
 use cluster::Clusters;
-use history::History;
+use history::{Acknowledged, History};
 use subscriptions::Subscriptions;
 
 /// Everything that is counted; cheap to clone.
@@ -33,6 +33,7 @@ struct Inner {
     clusters: Clusters,
     subscriptions: Subscriptions,
     history: History,
+    acknowledged: Acknowledged,
 }
 
 impl Metrics {
@@ -49,7 +50,9 @@ impl Metrics {
         let subscriptions = Subscriptions::new(&registry);
         let history = History::new();
         register(&registry, &history);
-        Self(Arc::new(Inner { registry, clusters, subscriptions, history }))
+        let acknowledged = Acknowledged::new();
+        register(&registry, &acknowledged);
+        Self(Arc::new(Inner { registry, clusters, subscriptions, history, acknowledged }))
     }
 
     /// The counters of one cluster, made at first use. Keep the handle rather than ask for each event.
@@ -72,6 +75,16 @@ impl Metrics {
     /// Where a scrape reads how much is kept for subscribers that come back.
     pub fn read_history(&self, read: impl Fn() -> HistoryGauges + Send + Sync + 'static) {
         self.0.history.read_by(read);
+    }
+
+    /// Where a scrape reads what subscribers have acknowledged.
+    pub fn read_acknowledged(&self, read: impl Fn() -> AcknowledgedGauges + Send + Sync + 'static) {
+        self.0.acknowledged.read_by(read);
+    }
+
+    /// A subscriber has acknowledged, all but so many identities.
+    pub fn acknowledged(&self, rejected: u64) {
+        self.0.acknowledged.note(rejected);
     }
 
     /// A frame was handed to a subscription's stream.

@@ -117,6 +117,24 @@ pub(super) const ENCODED_BYTES: Spec = Spec {
     labels: &[],
     help: "Bytes of encoded frames that are kept because several subscribers need the same.",
 };
+pub(super) const ACKNOWLEDGED: Spec = Spec {
+    name: "meshgate_acknowledged",
+    kind: Kind::Gauge,
+    labels: &[CLUSTER, "state"],
+    help: "Subscribers that acknowledge, by whether what they have applied of a cluster is what the gateway has: current, behind.",
+};
+pub(super) const ACKNOWLEDGEMENTS: Spec = Spec {
+    name: "meshgate_acknowledgements_total",
+    kind: Kind::Counter,
+    labels: &[],
+    help: "Acknowledgements of subscribers.",
+};
+pub(super) const ACKNOWLEDGED_REJECTS: Spec = Spec {
+    name: "meshgate_acknowledged_rejects_total",
+    kind: Kind::Counter,
+    labels: &[],
+    help: "Identities that subscribers reported as not applied.",
+};
 pub(super) const BUILD_INFO: Spec = Spec {
     name: "meshgate_build_info",
     kind: Kind::Gauge,
@@ -139,7 +157,7 @@ const fn process(name: &'static str, kind: Kind, help: &'static str) -> Spec {
     Spec { name, kind, labels: &[], help }
 }
 
-const OWN: [Spec; 14] = [
+const OWN: [Spec; 17] = [
     BUILD_INFO,
     PEERS,
     IDENTITIES,
@@ -154,6 +172,9 @@ const OWN: [Spec; 14] = [
     HISTORY_BYTES,
     HISTORY_EVICTED,
     ENCODED_BYTES,
+    ACKNOWLEDGED,
+    ACKNOWLEDGEMENTS,
+    ACKNOWLEDGED_REJECTS,
 ];
 
 /// All rows, ours first.
