@@ -72,6 +72,11 @@ pub(super) fn cluster_info(name: String, status: ClusterStatus) -> pb::ClusterIn
         reject_examples: status.reject_examples.into_iter().map(reject_example).collect(),
         last_event: status.last_event.map(timestamp),
         last_heartbeat: status.last_heartbeat.map(timestamp),
+        heartbeat_moved: status.heartbeat_moved.map(timestamp),
+        certificate_expires: status.certificate_expires.map(timestamp),
+        session: status.session,
+        last_audit: status.last_audit.map(timestamp),
+        audit_repairs: status.audit_repairs,
     }
 }
 
@@ -83,8 +88,10 @@ pub(super) const fn state(state: ClusterState) -> pb::ClusterState {
         ClusterState::AwaitingCanary => pb::ClusterState::AwaitingCanary,
         ClusterState::Listing => pb::ClusterState::Listing,
         ClusterState::Synced => pb::ClusterState::Synced,
+        ClusterState::Degraded => pb::ClusterState::Degraded,
         ClusterState::Reconnecting => pb::ClusterState::Reconnecting,
         ClusterState::Refused => pb::ClusterState::Refused,
+        ClusterState::Denied => pb::ClusterState::Denied,
     }
 }
 

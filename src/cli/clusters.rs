@@ -104,7 +104,7 @@ fn details(cluster: &pb::ClusterInfo, now: SystemTime, out: &mut Out) -> Result<
 const fn state_colour(state: pb::ClusterState) -> Color {
     match state {
         pb::ClusterState::Synced => Color::DarkGreen,
-        pb::ClusterState::Refused => Color::DarkRed,
+        pb::ClusterState::Refused | pb::ClusterState::Denied => Color::DarkRed,
         _ => Color::DarkYellow,
     }
 }
@@ -136,6 +136,11 @@ struct ClusterOut<'a> {
     reject_examples: Vec<RejectOut<'a>>,
     last_event: Option<String>,
     last_heartbeat: Option<String>,
+    heartbeat_moved: Option<String>,
+    certificate_expires: Option<String>,
+    session: u64,
+    last_audit: Option<String>,
+    audit_repairs: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -190,6 +195,11 @@ impl<'a> From<&'a pb::ClusterInfo> for ClusterOut<'a> {
                 .collect(),
             last_event: info.last_event.and_then(rfc3339),
             last_heartbeat: info.last_heartbeat.and_then(rfc3339),
+            heartbeat_moved: info.heartbeat_moved.and_then(rfc3339),
+            certificate_expires: info.certificate_expires.and_then(rfc3339),
+            session: info.session,
+            last_audit: info.last_audit.and_then(rfc3339),
+            audit_repairs: info.audit_repairs,
         }
     }
 }

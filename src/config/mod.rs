@@ -19,7 +19,8 @@ pub use error::{ConfigError, Origin, Problem};
 pub use sources::{Environment, Flags};
 
 use crate::identity::{ClusterId, ClusterName, MaxConnectedClusters};
-use crate::kvstore::{ListWatchOptions, Timing};
+use crate::kvstore::{ListWatchOptions, Reads, Timing};
+use crate::peer::HeartbeatPolicy;
 use crate::telemetry::logging::{LogFilter, LogFormat};
 use crate::view::HistoryLimits;
 use error::did_you_mean;
@@ -80,6 +81,12 @@ pub struct StoresConfig {
     pub peer_readiness_wait: Duration,
     /// Deadlines and intervals of every session.
     pub timing: Timing,
+    /// How often all keys of a store are compared with what is held.
+    pub audit_interval: Duration,
+    /// What a peer's heartbeat means.
+    pub heartbeat: HeartbeatPolicy,
+    /// How long it may stand still.
+    pub heartbeat_timeout: Duration,
     /// How prefixes are listed.
     pub list: ListWatchOptions,
 }
@@ -250,13 +257,29 @@ fn stores(r: &mut Resolver) -> Option<StoresConfig> {
     let timing = timing(r);
     // Etcd takes a page of any size; the bound is what fits a message of etcd's (2 GiB) with room for large values.
     let page_size = r.number(&s::LIST_PAGE_SIZE, 1..=65_536);
+    let audit_interval = r.time(&s::AUDIT_INTERVAL, times(100, 604_800_000));
+    let heartbeat_timeout = r.time(&s::HEARTBEAT_TIMEOUT, times(100, 86_400_000));
+    let heartbeat = r.value(&s::PEER_HEARTBEAT, |text| match text {
+        "if-present" => Ok(HeartbeatPolicy::IfPresent),
+        "required" => Ok(HeartbeatPolicy::Required),
+        "ignored" => Ok(HeartbeatPolicy::Ignored),
+        _ => Err(Wrong::new("no such policy", "give if-present, required or ignored")),
+    });
+    let reads = r.value(&s::LIST_READS, |text| match text {
+        "linearizable" => Ok(Reads::Linearizable),
+        "serializable" => Ok(Reads::Serializable),
+        _ => Err(Wrong::new("no such kind of read", "give linearizable or serializable")),
+    });
     Some(StoresConfig {
         local: local?,
         peers,
         peer_rescan: peer_rescan?,
         peer_readiness_wait: peer_readiness_wait?,
         timing: timing?,
-        list: ListWatchOptions { page_size: page_size?, ..ListWatchOptions::default() },
+        audit_interval: audit_interval?,
+        heartbeat: heartbeat?,
+        heartbeat_timeout: heartbeat_timeout?,
+        list: ListWatchOptions { page_size: page_size?, reads: reads?, ..ListWatchOptions::default() },
     })
 }
 
@@ -294,6 +317,7 @@ fn timing(r: &mut Resolver) -> Option<Timing> {
     let keepalive_timeout = r.time(&s::KEEPALIVE_TIMEOUT, times(10, 600_000));
     let progress_interval = r.time(&s::PROGRESS_INTERVAL, times(10, 600_000));
     let liveness = r.time(&s::LIVENESS_TIMEOUT, times(20, 3_600_000));
+    let resolve_interval = r.time(&s::RESOLVE_INTERVAL, times(100, 86_400_000));
     let backoff_base = r.time(&s::BACKOFF_BASE, times(1, 600_000));
     let backoff_max = r.time(&s::BACKOFF_MAX, times(1, 3_600_000));
     if let (Some(liveness), Some(progress)) = (liveness, progress_interval)
@@ -310,13 +334,17 @@ fn timing(r: &mut Resolver) -> Option<Timing> {
     Some(Timing {
         dial: dial?,
         call: call?,
+        page: call?,
         watch_created: call?,
+        patience_max: Duration::from_mins(10),
+        resolve_interval: resolve_interval?,
         keepalive_interval: keepalive_interval?,
         keepalive_timeout: keepalive_timeout?,
         progress_interval: progress_interval?,
         liveness: liveness?,
         backoff_base: backoff_base?,
         backoff_max: backoff_max?,
+        denied_pause: Duration::from_mins(1),
     })
 }
 

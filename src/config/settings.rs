@@ -153,6 +153,46 @@ pub(super) static LIVENESS_TIMEOUT: Setting = text(
     "How long a watch may show no sign of life before its session is given up",
     "three unanswered questions",
 );
+pub(super) static RESOLVE_INTERVAL: Setting = text(
+    STORES,
+    "resolve-interval",
+    "TIME",
+    Some("5m"),
+    "How often the name of a store in use is resolved again, to follow it to another address",
+    "names move seldom; a look-up that fails changes nothing",
+);
+pub(super) static AUDIT_INTERVAL: Setting = text(
+    STORES,
+    "audit-interval",
+    "TIME",
+    Some("10m"),
+    "How often what is held of a cluster is compared with all keys of its store",
+    "65,000 keys without their values are 4 MB; after each resumed watch it is done for what changed anyway",
+);
+pub(super) static HEARTBEAT_TIMEOUT: Setting = text(
+    STORES,
+    "heartbeat-timeout",
+    "TIME",
+    Some("2m"),
+    "How long a peer's heartbeat may stand still before the peer is degraded and another connection is tried",
+    "two of Cilium's beats",
+);
+pub(super) static PEER_HEARTBEAT: Setting = text(
+    STORES,
+    "peer-heartbeat",
+    "if-present|required|ignored",
+    Some("if-present"),
+    "Whether a peer's store must have a heartbeat",
+    "every Cilium since 1.10 writes one; a store without is no reason to refuse it",
+);
+pub(super) static LIST_READS: Setting = text(
+    STORES,
+    "list-reads",
+    "linearizable|serializable",
+    Some("linearizable"),
+    "Whether a list asks the store's leader, or takes what the member at hand has (a stale member is noticed)",
+    "right before cheap",
+);
 pub(super) static BACKOFF_BASE: Setting = text(
     STORES,
     "backoff-base",
@@ -276,7 +316,7 @@ pub(super) static LOG_LEVEL: Setting = text(
 );
 
 /// All settings, in the order of `--help`.
-pub(super) static ALL: [&Setting; 30] = [
+pub(super) static ALL: [&Setting; 35] = [
     &CLUSTER_NAME,
     &CLUSTER_ID,
     &MAX_CONNECTED_CLUSTERS,
@@ -290,6 +330,11 @@ pub(super) static ALL: [&Setting; 30] = [
     &KEEPALIVE_TIMEOUT,
     &PROGRESS_INTERVAL,
     &LIVENESS_TIMEOUT,
+    &RESOLVE_INTERVAL,
+    &HEARTBEAT_TIMEOUT,
+    &PEER_HEARTBEAT,
+    &AUDIT_INTERVAL,
+    &LIST_READS,
     &BACKOFF_BASE,
     &BACKOFF_MAX,
     &LIST_PAGE_SIZE,

@@ -224,6 +224,7 @@ impl Parts {
             etcd: self.etcd.clone(),
             timing: self.config.stores.timing.clone(),
             list_watch: self.config.stores.list.clone(),
+            audit_interval: self.config.stores.audit_interval,
         };
         let guard = readiness::await_local(&self.readiness, &self.status, name.as_str());
         let (view, board, metrics) = (self.view.clone(), self.status.clone(), self.metrics.clone());
@@ -241,6 +242,9 @@ impl Parts {
         let mut settings = PeerSettings::new(Us { name, id, width }, directory);
         settings.rescan = stores.peer_rescan;
         settings.timing.etcd = stores.timing.clone();
+        settings.timing.heartbeat = stores.heartbeat;
+        settings.timing.heartbeat_timeout = stores.heartbeat_timeout;
+        settings.timing.audit_interval = stores.audit_interval;
         settings.list_watch = stores.list.clone();
         let (view, board, metrics) = (self.view.clone(), self.status.clone(), self.metrics.clone());
         let peers = PeerManager::new(settings, interner, view, board.clone(), metrics);

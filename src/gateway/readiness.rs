@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::telemetry::{ClusterState, ClusterStatus, Guard, Readiness, StatusBoard};
+use crate::telemetry::{ClusterStatus, Guard, Readiness, StatusBoard};
 
 /// Readiness waits for the first sync of our own store, however long it takes: before it, the gateway has nothing of its
 /// own cluster to say. Its loss later changes nothing: what is known stays known.
@@ -49,7 +49,7 @@ pub(super) async fn peers_settled(guard: Guard, mut looked: watch::Receiver<bool
 
 /// Peers from which a first sync may still come. A refused one is settled: someone has to change something.
 fn unsettled(clusters: &BTreeMap<String, ClusterStatus>) -> Vec<String> {
-    let settled = |status: &ClusterStatus| status.synced_once || status.state == ClusterState::Refused;
+    let settled = |status: &ClusterStatus| status.synced_once || status.state.is_hopeless();
     clusters
         .iter()
         .filter(|(_, status)| !status.local && !settled(status))
@@ -71,7 +71,7 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::telemetry::LastError;
+    use crate::telemetry::{ClusterState, LastError};
 
     fn set(board: &StatusBoard, cluster: &str, state: ClusterState) {
         board.update(cluster, |status| {

@@ -31,6 +31,12 @@ impl Backoff {
     }
 }
 
+/// A tenth to either side, so that those who began together do not stay in step.
+#[must_use]
+pub fn jittered(interval: Duration) -> Duration {
+    interval.mul_f64(0.9 + fastrand::f64() / 5.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,5 +1,7 @@
 //! The etcd client configuration: Cilium's YAML file, and our timing.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,6 +24,8 @@ pub struct EtcdConfig {
     pub insecure_transport: bool,
     /// Accept any server certificate.
     pub insecure_skip_tls_verify: bool,
+    /// Addresses of host names, asked before any resolver; the names stay those that certificates must be for.
+    pub host_aliases: BTreeMap<String, Vec<IpAddr>>,
     /// User and password instead of a client certificate.
     pub credentials: Option<Credentials>,
     /// Where plain text is allowed. No field of the file: whoever writes a peer's file must not decide it.
@@ -60,8 +64,12 @@ pub struct Timing {
     pub dial: Duration,
     /// One unary call.
     pub call: Duration,
-    /// From asking for a watch to its confirmation.
+    /// One page of a list. Doubled, up to `patience_max`, each time that a session ends because it was missed.
+    pub page: Duration,
+    /// From asking for a watch to its confirmation. Grows as that of a page does.
     pub watch_created: Duration,
+    /// What the two before may grow to.
+    pub patience_max: Duration,
     /// HTTP/2 ping interval (etcd refuses less than 5 s on plain text).
     pub keepalive_interval: Duration,
     /// How long a ping may stay unanswered.
@@ -70,10 +78,14 @@ pub struct Timing {
     pub progress_interval: Duration,
     /// How long a watch may show no sign of life.
     pub liveness: Duration,
+    /// How often the endpoint's name is resolved while a session lives, so as to follow it to another address; jittered.
+    pub resolve_interval: Duration,
     /// Backoff between attempts: first ceiling.
     pub backoff_base: Duration,
     /// Backoff between attempts: highest ceiling.
     pub backoff_max: Duration,
+    /// Least pause before the next attempt at a store that denies us what we have to read.
+    pub denied_pause: Duration,
 }
 
 impl Default for Timing {
@@ -82,13 +94,18 @@ impl Default for Timing {
             // Two lost SYN packets are sent again within it (after 1 s and 3 s), and one dead endpoint costs less than 5 s.
             dial: Duration::from_secs(4),
             call: Duration::from_secs(15),
+            page: Duration::from_secs(15),
             watch_created: Duration::from_secs(15),
+            patience_max: Duration::from_mins(10),
             keepalive_interval: Duration::from_secs(10),
             keepalive_timeout: Duration::from_secs(5),
             progress_interval: Duration::from_secs(10),
             liveness: Duration::from_secs(30),
+            // What DNS of a cluster is cached for at most, as a rule.
+            resolve_interval: Duration::from_mins(5),
             backoff_base: Duration::from_millis(200),
             backoff_max: Duration::from_secs(30),
+            denied_pause: Duration::from_mins(1),
         }
     }
 }
@@ -160,6 +177,7 @@ impl EtcdConfig {
             key_file: path(file.key_file),
             insecure_transport: file.insecure_transport,
             insecure_skip_tls_verify: file.insecure_skip_tls_verify,
+            host_aliases: BTreeMap::new(),
             credentials,
             plaintext,
         };
@@ -168,6 +186,11 @@ impl EtcdConfig {
                 .parsed(&endpoint.value)
                 .map_err(|problem| format!("line {}: {problem}", endpoint.referenced.line()))?;
             config.endpoints.push(endpoint.value);
+        }
+        for (name, addresses) in file.host_aliases {
+            let line = addresses.referenced.line();
+            let aliases = aliases(&name, &addresses.value).map_err(|problem| format!("line {line}: {problem}"))?;
+            config.host_aliases.insert(name, aliases);
         }
         config.check()?;
         Ok(config)
@@ -184,7 +207,12 @@ impl EtcdConfig {
         if self.cert_file.is_some() != self.key_file.is_some() {
             return Err("`cert-file` and `key-file` go together; give both or neither".to_owned());
         }
-        self.endpoints.iter().try_for_each(|endpoint| self.parsed(endpoint).map(drop))
+        let hosts: Vec<_> =
+            self.endpoints.iter().map(|endpoint| Ok(self.parsed(endpoint)?.host)).collect::<Result<_, String>>()?;
+        match self.host_aliases.keys().find(|name| !hosts.contains(name)) {
+            Some(name) => Err(format!("`host-aliases` names `{name}`, which is no endpoint's host")),
+            None => Ok(()),
+        }
     }
 
     /// One endpoint as this configuration means it.
@@ -199,6 +227,23 @@ impl EtcdConfig {
         }
         Ok(endpoint)
     }
+}
+
+/// The addresses of one name.
+fn aliases(name: &str, written: &[String]) -> Result<Vec<IpAddr>, String> {
+    let fail = |why: String| format!("`host-aliases` of `{name}`: {why}");
+    let mut addresses = Vec::with_capacity(written.len());
+    for text in written {
+        let address = text.parse().map_err(|_| fail(format!("`{text}` is not an IP address")))?;
+        if addresses.contains(&address) {
+            return Err(fail(format!("{address} is there twice")));
+        }
+        addresses.push(address);
+    }
+    if addresses.is_empty() {
+        return Err(fail("no address; give at least one, or leave the name out".to_owned()));
+    }
+    Ok(addresses)
 }
 
 /// The parser's message without its own place and its advice to programmers.
@@ -223,6 +268,9 @@ struct Written {
     insecure_transport: bool,
     #[serde(default)]
     insecure_skip_tls_verify: bool,
+    /// Ours; Cilium's agents take it from their pod's specification.
+    #[serde(default)]
+    host_aliases: BTreeMap<String, Spanned<Vec<String>>>,
     username: Option<String>,
     password: Option<String>,
 }
@@ -253,6 +301,13 @@ mod tests {
     }
 
     #[test]
+    fn p12_host_aliases() {
+        let config = parse("endpoints: ['https://a.mesh:1']\nhost-aliases: {a.mesh: [10.0.0.1, '::1']}").unwrap();
+        let expected: Vec<IpAddr> = vec!["10.0.0.1".parse().unwrap(), "::1".parse().unwrap()];
+        assert_eq!(config.host_aliases["a.mesh"], expected);
+    }
+
+    #[test]
     fn the_old_name_of_the_ca() {
         let ca = |text: &str| parse(&format!("endpoints: ['https://a:1']\n{text}")).unwrap().trusted_ca_file.unwrap();
         assert_eq!(ca("ca-file: /old"), Path::new("/old"));
@@ -274,6 +329,14 @@ mod tests {
             ("endpoints: {", Some(1), "not an etcd client configuration"),
             ("a: b\nendpoints: 7", Some(2), "not an etcd client configuration"),
             ("endpoints: ['https://a:1']\ninsecure-transport: perhaps", Some(2), "not an etcd client configuration"),
+            ("endpoints: ['https://a:1']\nhost-aliases:\n  a: []", Some(3), "no address; give at least one"),
+            ("endpoints: ['https://a:1']\nhost-aliases:\n  a: [::1, ::1]", Some(3), "::1 is there twice"),
+            (
+                "endpoints: ['https://a:1']\nhost-aliases:\n  a: [300.1.1.1]",
+                Some(3),
+                "`300.1.1.1` is not an IP address",
+            ),
+            ("endpoints: ['https://a:1']\nhost-aliases: {b: [::1]}", None, "which is no endpoint's host"),
         ] {
             let error = parse(text).unwrap_err();
             let place: Option<u32> = error.strip_prefix("line ").and_then(|rest| rest.split(':').next()?.parse().ok());

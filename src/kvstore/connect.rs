@@ -1,6 +1,7 @@
 //! From a configuration to a session: certificates, resolve, dial, TLS, first answer, each with its own deadline.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,9 +13,9 @@ use tower::service_fn;
 
 use super::endpoint::Endpoint;
 use super::error::{is_auth_not_enabled, of_transport};
-use super::session::{Ending, Opening};
+use super::session::{A_PAGE, A_WATCH, Ending, Opening};
 use super::wire::{Fate, Stream, Wire};
-use super::{ConnectError, EtcdConfig, Failure, Plaintext, Session, SessionError, Stage, Timing, dial};
+use super::{ConnectError, EtcdConfig, Failure, Plaintext, Resolver, Session, SessionError, Stage, Timing, dial};
 use crate::tls::{CertFacts, ClientTls, ClientTlsFiles, TlsError};
 
 /// What is read first: it exists in every cluster, and the narrowest role of a Cilium mesh may read it.
@@ -33,6 +34,7 @@ pub struct Connector {
     config: EtcdConfig,
     timing: Timing,
     probe: Vec<u8>,
+    resolver: Resolver,
     tls: Arc<ClientTls>,
     trouble: Mutex<Option<TlsError>>,
     last: Mutex<Last>,
@@ -43,7 +45,44 @@ pub struct Connector {
 struct Last {
     endpoint: Option<usize>,
     ending: Option<Arc<Ending>>,
+    lessons: Lessons,
 }
+
+/// What earlier sessions have taught about this etcd.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Lessons {
+    /// How often the deadline of a page or a watch is doubled: what is slow now was too slow before (R16).
+    patience: u32,
+    /// How often the interval of pings is doubled: the server refuses them as too many (E6).
+    calm: u32,
+}
+
+impl Lessons {
+    fn learn(&mut self, ending: &Ending, steady: Duration) {
+        match ending.verdict() {
+            Some((SessionError::Deadline(what), _)) if [A_PAGE, A_WATCH].contains(what) => {
+                self.patience = (self.patience + 1).min(MAX_DOUBLINGS);
+            }
+            Some((SessionError::TooManyPings, _)) => self.calm = (self.calm + 1).min(MAX_DOUBLINGS),
+            Some((_, lived)) if *lived >= steady => self.patience = 0,
+            _ => {}
+        }
+    }
+
+    fn apply(self, timing: &Timing) -> Timing {
+        let patient =
+            |deadline: Duration| deadline.saturating_mul(1 << self.patience).min(timing.patience_max.max(deadline));
+        Timing {
+            page: patient(timing.page),
+            watch_created: patient(timing.watch_created),
+            keepalive_interval: timing.keepalive_interval.saturating_mul(1 << self.calm),
+            ..timing.clone()
+        }
+    }
+}
+
+/// A thousandfold is for ever.
+const MAX_DOUBLINGS: u32 = 10;
 
 /// The certificate material of one attempt.
 struct Presented {
@@ -60,7 +99,22 @@ impl Connector {
             identity: config.cert_file.clone().zip(config.key_file.clone()),
             skip_verify: config.insecure_skip_tls_verify,
         }));
-        Self { config, timing, probe: PROBE_KEY.to_vec(), tls, trouble: Mutex::default(), last: Mutex::default() }
+        Self {
+            config,
+            timing,
+            probe: PROBE_KEY.to_vec(),
+            resolver: Resolver::default(),
+            tls,
+            trouble: Mutex::default(),
+            last: Mutex::default(),
+        }
+    }
+
+    /// Another resolver than the operating system's.
+    #[must_use]
+    pub fn with_resolver(mut self, resolver: Resolver) -> Self {
+        self.resolver = resolver;
+        self
     }
 
     /// Another key to read first than the heartbeat; it need not exist, but we must be allowed to read it.
@@ -82,17 +136,37 @@ impl Connector {
     /// # Errors
     /// Why every endpoint failed.
     pub async fn connect(&self, report: Report<'_>) -> Result<Session, ConnectError> {
+        self.connect_in(self.order(), report).await
+    }
+
+    /// The same beside a session that works and is to be left: begins with that one's endpoint, if it is one of ours.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub async fn connect_beside(&self, session: &Session, report: Report<'_>) -> Result<Session, ConnectError> {
+        let endpoints = &self.config.endpoints;
+        let first = endpoints.iter().position(|endpoint| endpoint == session.endpoint()).unwrap_or_default();
+        self.connect_in((first..first + endpoints.len()).map(|index| index % endpoints.len()), report).await
+    }
+
+    async fn connect_in(
+        &self,
+        order: impl Iterator<Item = usize>,
+        report: Report<'_>,
+    ) -> Result<Session, ConnectError> {
         let endpoints = &self.config.endpoints;
         if let Err(problem) = self.config.check() {
             let failure = Failure::new(Stage::Certificates, "bad-config", problem, "correct the etcd configuration");
             return Err(ConnectError::new(endpoints.join(","), failure.permanent()));
         }
         let mut error: Option<ConnectError> = None;
-        for index in self.order() {
+        let timing = self.timing_now();
+        for index in order {
             let url = &endpoints[index];
-            match Box::pin(self.connect_to(url, report)).await {
+            match Box::pin(self.connect_to(url, &timing, report)).await {
                 Ok(session) => {
-                    *self.last() = Last { endpoint: Some(index), ending: Some(session.ending()) };
+                    let mut last = self.last();
+                    (last.endpoint, last.ending) = (Some(index), Some(session.ending()));
                     return Ok(session);
                 }
                 Err(failure) => {
@@ -105,6 +179,33 @@ impl Connector {
             }
         }
         Err(error.unwrap_or_else(|| unreachable!("a checked configuration has endpoints")))
+    }
+
+    /// The certificate that the next session would present.
+    ///
+    /// # Errors
+    /// The files are unusable and never were usable.
+    pub async fn certificate(&self) -> Result<Option<CertFacts>, Failure> {
+        Ok(self.certificates().await?.leaf)
+    }
+
+    /// Whether the session's address is still one of its endpoint's, as far as can be known: a name that does not resolve
+    /// at the moment says nothing.
+    pub async fn is_current(&self, session: &Session) -> bool {
+        let Ok(endpoint) = self.config.parsed(session.endpoint()) else { return true };
+        match self.resolver.resolve(&endpoint, &self.config.host_aliases, self.timing.dial).await {
+            Ok(addresses) => addresses.contains(&session.address()),
+            Err(_) => true,
+        }
+    }
+
+    /// Our timing, as the last session taught us.
+    fn timing_now(&self) -> Timing {
+        let mut last = self.last();
+        if let Some(ending) = last.ending.clone() {
+            last.lessons.learn(&ending, self.timing.liveness);
+        }
+        last.lessons.apply(&self.timing)
     }
 
     fn last(&self) -> std::sync::MutexGuard<'_, Last> {
@@ -123,8 +224,8 @@ impl Connector {
         (first..first + count).map(move |index| index % count)
     }
 
-    async fn connect_to(&self, url: &str, report: Report<'_>) -> Result<Session, Failure> {
-        let dial = self.timing.dial;
+    async fn connect_to(&self, url: &str, timing: &Timing, report: Report<'_>) -> Result<Session, Failure> {
+        let dial = timing.dial;
         let endpoint = self.config.parsed(url).map_err(|problem| {
             Failure::new(Stage::Resolve, "bad-endpoint", problem, "correct the endpoint").permanent()
         })?;
@@ -135,6 +236,10 @@ impl Connector {
             None
         };
         report(Stage::Resolve, url);
+        let mut addresses = self.resolver.resolve(&endpoint, &self.config.host_aliases, dial).await?;
+        if !endpoint.tls && self.config.plaintext == Plaintext::LoopbackOnly {
+            addresses.retain(|address| address.ip().is_loopback());
+        }
         let mut failure = Failure::new(
             Stage::Resolve,
             "plaintext-refused",
@@ -142,13 +247,12 @@ impl Connector {
             "use https with a trusted-ca-file",
         )
         .permanent();
-        for address in dial::resolve(&endpoint, dial).await? {
-            if !endpoint.tls && self.config.plaintext == Plaintext::LoopbackOnly && !address.ip().is_loopback() {
-                continue;
-            }
+        while !addresses.is_empty() {
             report(Stage::Dial, url);
+            let (address, tcp) = dial::first_tcp(&addresses, dial).await?;
+            // Behind the next one may be another machine.
+            addresses.retain(|other| *other != address);
             let attempt = async {
-                let tcp = dial::tcp(address, dial).await?;
                 let stream = match &presented {
                     None => Stream::Plain(tcp),
                     Some(presented) => {
@@ -158,7 +262,7 @@ impl Connector {
                 };
                 report(Stage::FirstCall, url);
                 let leaf = presented.as_ref().and_then(|presented| presented.leaf.clone());
-                self.open(stream, &endpoint, leaf).await
+                self.open(stream, &endpoint, address, leaf, timing).await
             };
             match attempt.await {
                 Ok(session) => return Ok(session),
@@ -205,16 +309,19 @@ impl Connector {
         &self,
         stream: Stream,
         endpoint: &Endpoint,
+        address: SocketAddr,
         certificate: Option<CertFacts>,
+        timing: &Timing,
     ) -> Result<Session, Failure> {
         let (wire, fate) = Wire::new(stream);
         let opening = async {
-            let client = self.client(wire).await?;
+            let client = self.client(wire, timing).await?;
             let opening = Opening {
                 client,
                 endpoint: endpoint.url.clone(),
+                address,
                 certificate,
-                timing: self.timing.clone(),
+                timing: timing.clone(),
                 ending: Ending::new(Arc::clone(&fate)),
             };
             opening.first_call(&self.probe).await
@@ -223,7 +330,7 @@ impl Connector {
     }
 
     /// A client on exactly this wire: a channel that could dial again might reach another etcd without a word.
-    async fn client(&self, wire: Wire) -> Result<Client, SessionError> {
+    async fn client(&self, wire: Wire, timing: &Timing) -> Result<Client, SessionError> {
         let wire = Mutex::new(Some(wire));
         let once = service_fn(move |_: http::Uri| {
             let wire = wire.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -231,8 +338,8 @@ impl Connector {
         });
         // `http` although TLS is below: the connector is ours, and etcd does not look at the scheme.
         let http2 = tonic::transport::Endpoint::from_static("http://etcd")
-            .http2_keep_alive_interval(self.timing.keepalive_interval)
-            .keep_alive_timeout(self.timing.keepalive_timeout)
+            .http2_keep_alive_interval(timing.keepalive_interval)
+            .keep_alive_timeout(timing.keepalive_timeout)
             // Etcd refuses pings on a connection without an open stream, and closes it.
             .keep_alive_while_idle(false)
             .initial_stream_window_size(STREAM_WINDOW)
@@ -271,5 +378,49 @@ fn was_cut(ending: &Ending, steady: Duration) -> bool {
     match ending.verdict() {
         Some((SessionError::ConnectionLost(_), lived)) => *lived >= steady,
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(error: SessionError) -> Arc<Ending> {
+        let ending = Ending::new(Arc::default());
+        ending.end(error);
+        ending
+    }
+
+    #[test]
+    fn r16_what_was_too_slow_is_given_more_time_up_to_a_bound() {
+        let timing = Timing::default();
+        let mut lessons = Lessons::default();
+        assert_eq!(format!("{:?}", lessons.apply(&timing)), format!("{timing:?}"));
+        lessons.learn(&ended(SessionError::Deadline(A_PAGE)), Duration::ZERO);
+        lessons.learn(&ended(SessionError::Deadline(A_WATCH)), Duration::ZERO);
+        let patient = lessons.apply(&timing);
+        assert_eq!((patient.page, patient.watch_created), (timing.page * 4, timing.watch_created * 4));
+        assert_eq!(
+            (patient.call, patient.dial),
+            (timing.call, timing.dial),
+            "a read of one key has no reason to be slow"
+        );
+        for _ in 0..20 {
+            lessons.learn(&ended(SessionError::Deadline(A_PAGE)), Duration::ZERO);
+        }
+        assert_eq!(lessons.apply(&timing).page, timing.patience_max);
+        lessons.learn(&ended(SessionError::ConnectionLost(String::new())), Duration::from_secs(1));
+        assert_eq!(lessons.apply(&timing).page, timing.patience_max, "it did not live long enough to show anything");
+        lessons.learn(&ended(SessionError::ConnectionLost(String::new())), Duration::ZERO);
+        assert_eq!(lessons.apply(&timing).page, timing.page);
+    }
+
+    #[test]
+    fn e06_pings_become_rarer_and_stay_so() {
+        let (timing, mut lessons) = (Timing::default(), Lessons::default());
+        lessons.learn(&ended(SessionError::TooManyPings), Duration::ZERO);
+        lessons.learn(&ended(SessionError::Deadline(A_PAGE)), Duration::ZERO);
+        lessons.learn(&ended(SessionError::ConnectionLost(String::new())), Duration::ZERO);
+        assert_eq!(lessons.apply(&timing).keepalive_interval, timing.keepalive_interval * 2);
     }
 }

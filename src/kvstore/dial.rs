@@ -1,13 +1,15 @@
-//! From an endpoint to a stream: resolve, TCP, TLS, each with its own deadline.
+//! From addresses to a stream: TCP, TLS, each with its own deadline.
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use rustls::ClientConfig;
-use tokio::net::{TcpStream, lookup_host};
-use tokio::time::timeout;
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
 use super::endpoint::Endpoint;
@@ -15,27 +17,37 @@ use super::wire::Stream;
 use super::{Failure, Stage};
 use crate::tls::{self, OtherSide};
 
-/// All addresses of the endpoint's host.
-pub(super) async fn resolve(endpoint: &Endpoint, deadline: Duration) -> Result<Vec<SocketAddr>, Failure> {
-    let host = endpoint.host.as_str();
-    let failed = |reason, message: String| {
-        Failure::new(Stage::Resolve, reason, message, "check the name and this machine's resolver, or give an address")
-    };
-    match timeout(deadline, lookup_host((host, endpoint.port))).await {
-        Ok(Ok(addresses)) => {
-            let addresses: Vec<_> = addresses.collect();
-            if addresses.is_empty() {
-                return Err(failed("resolve-failed", format!("`{host}` has no address")));
-            }
-            Ok(addresses)
+/// What an address has before the next one is tried beside it.
+const HEAD_START: Duration = Duration::from_millis(250);
+
+/// A TCP connection to the first of several addresses that answers, and which one that is. Each is tried a little after the
+/// one before, so that dead ones cost little time and live ones no connections that nobody needs (RFC 8305).
+pub(super) async fn first_tcp(
+    addresses: &[SocketAddr],
+    deadline: Duration,
+) -> Result<(SocketAddr, TcpStream), Failure> {
+    let mut attempts = FuturesUnordered::new();
+    let mut waiting = addresses.iter().copied();
+    loop {
+        if let Some(address) = waiting.next() {
+            attempts.push(async move { tcp(address, deadline).await.map(|tcp| (address, tcp)) });
         }
-        Ok(Err(error)) => Err(failed("resolve-failed", format!("`{host}` does not resolve: {error}"))),
-        Err(_) => Err(failed("resolve-timeout", format!("`{host}` did not resolve within {deadline:?}"))),
+        let more = waiting.len() > 0;
+        tokio::select! {
+            biased;
+            Some(attempt) = attempts.next() => match attempt {
+                Err(failure) if !more && attempts.is_empty() => return Err(failure),
+                Err(_) => {}
+                connected => return connected,
+            },
+            () = sleep(HEAD_START), if more => {}
+            else => return Err(Failure::new(Stage::Dial, "dial-failed", "there is no address", "give one")),
+        }
     }
 }
 
 /// A TCP connection to one address.
-pub(super) async fn tcp(address: SocketAddr, deadline: Duration) -> Result<TcpStream, Failure> {
+async fn tcp(address: SocketAddr, deadline: Duration) -> Result<TcpStream, Failure> {
     let failed = |reason, message, hint| Failure::new(Stage::Dial, reason, message, hint);
     let connected = async {
         let tcp = TcpStream::connect(address).await?;

@@ -24,6 +24,12 @@ pub enum SessionError {
     /// A watch showed no sign of life.
     #[error("the watch showed no sign of life for {0:?}")]
     Silent(Duration),
+    /// The store is reached, but nothing shows that anybody keeps it up to date.
+    #[error("the store's heartbeat has not moved for {0:?}")]
+    Stale(Duration),
+    /// The server closed the connection because of our pings.
+    #[error("the server closed the connection: too many pings")]
+    TooManyPings,
     /// Another etcd answers under this connection.
     #[error("another etcd answers (cluster ID {found:x} instead of {expected:x})")]
     ClusterIdChanged {
@@ -67,6 +73,9 @@ pub enum SessionError {
 }
 
 impl SessionError {
+    /// The reason of [`Self::Denied`].
+    pub const DENIED: &'static str = "permission-denied";
+
     /// A name from a bounded set; a metric label.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
@@ -75,10 +84,12 @@ impl SessionError {
             Self::Tls(failure) => failure.reason,
             Self::Deadline(_) => "deadline",
             Self::Silent(_) => "silent",
+            Self::Stale(_) => "heartbeat-stale",
+            Self::TooManyPings => "too-many-pings",
             Self::ClusterIdChanged { .. } => "etcd-cluster-id-changed",
             Self::RevisionWentBack { .. } => "revision-went-back",
             Self::Compacted => "compacted",
-            Self::Denied(_) => "permission-denied",
+            Self::Denied(_) => Self::DENIED,
             Self::AuthExpired(_) => "auth-expired",
             Self::Unavailable(_) => "unavailable",
             Self::LeaseNotFound => "lease-not-found",
@@ -96,6 +107,12 @@ impl SessionError {
                 "check that the etcd runs and that nothing between us and it drops connections; it is tried again"
             }
             Self::Tls(failure) => failure.hint,
+            Self::Stale(_) => {
+                "check whoever writes that store (clustermesh-apiserver, the operator) and its quorum; other endpoints are tried"
+            }
+            Self::TooManyPings => {
+                "nothing; the next connection pings half as often (etcd's --grpc-keepalive-min-time is above our interval)"
+            }
             Self::ClusterIdChanged { .. } => {
                 "several etcds answer behind one address, or it was replaced; nothing is to be done after a rollout"
             }
@@ -125,6 +142,7 @@ impl SessionError {
             self,
             Self::ConnectionLost(_)
                 | Self::Tls(_)
+                | Self::TooManyPings
                 | Self::Deadline(_)
                 | Self::ClusterIdChanged { .. }
                 | Self::RevisionWentBack { .. }
@@ -139,6 +157,8 @@ impl SessionError {
             self,
             Self::ConnectionLost(_)
                 | Self::Tls(_)
+                | Self::TooManyPings
+                | Self::Stale(_)
                 | Self::Silent(_)
                 | Self::ClusterIdChanged { .. }
                 | Self::RevisionWentBack { .. }

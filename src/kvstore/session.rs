@@ -1,6 +1,7 @@
 //! One connection to one etcd incarnation; the only way to call it, so that every response header is checked.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -13,12 +14,16 @@ use super::connect::told_by;
 use super::types::end_of_prefix;
 use super::watch::{self, Watch};
 use super::wire::Fate;
-use super::{KeyValue, RangePage, SessionError, Timing};
+use super::{KeyValue, RangePage, Reads, SessionError, Timing};
 use crate::tls::CertFacts;
 
 /// Answers and watch messages may be this large: a page of 16,384 identities is 7 MB, and one value of etcd's is no larger
 /// than its request limit of 1.5 MiB.
 const DECODE_LIMIT: usize = 64 << 20;
+
+/// What takes the longer the more there is to read: its deadline grows where it is missed.
+pub(super) const A_PAGE: &str = "a page";
+pub(super) const A_WATCH: &str = "a watch";
 
 /// When and why a session ended. Outlives the session, so that the next connection can be made wiser.
 #[derive(Debug)]
@@ -39,7 +44,7 @@ impl Ending {
     }
 
     /// Ends the session for good; what it returns is the first error that did.
-    fn end(&self, error: SessionError) -> SessionError {
+    pub(super) fn end(&self, error: SessionError) -> SessionError {
         let (verdict, _) = self.verdict.get_or_init(|| (told_by(&self.fate, error), self.began.elapsed()));
         self.fate.gone().cancel();
         verdict.clone()
@@ -50,6 +55,7 @@ impl Ending {
 pub(super) struct Opening {
     pub(super) client: Client,
     pub(super) endpoint: String,
+    pub(super) address: SocketAddr,
     pub(super) certificate: Option<CertFacts>,
     pub(super) timing: Timing,
     pub(super) ending: Arc<Ending>,
@@ -58,7 +64,7 @@ pub(super) struct Opening {
 impl Opening {
     /// A linearizable read: it shows that the etcd has a quorum and lets us in, and its header fixes the cluster ID.
     pub(super) async fn first_call(self, probe: &[u8]) -> Result<Session, SessionError> {
-        let Self { client, endpoint, certificate, timing, ending } = self;
+        let Self { client, endpoint, address, certificate, timing, ending } = self;
         let kv = client.kv_client().max_decoding_message_size(DECODE_LIMIT);
         let (mut reader, mut maintenance) = (kv.clone(), client.maintenance_client());
         let (answer, status) = tokio::join!(
@@ -75,6 +81,7 @@ impl Opening {
             client,
             kv,
             endpoint,
+            address,
             version,
             certificate,
             timing,
@@ -91,6 +98,7 @@ struct Inner {
     client: Client,
     kv: KvClient,
     endpoint: String,
+    address: SocketAddr,
     version: Option<String>,
     certificate: Option<CertFacts>,
     etcd_cluster_id: u64,
@@ -130,6 +138,12 @@ impl Session {
         &self.0.endpoint
     }
 
+    /// The address behind it.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.0.address
+    }
+
     /// The etcd version, where it told one.
     #[must_use]
     pub fn version(&self) -> Option<&str> {
@@ -140,6 +154,13 @@ impl Session {
     #[must_use]
     pub fn certificate(&self) -> Option<&CertFacts> {
         self.0.certificate.as_ref()
+    }
+
+    /// Ends the session for a reason that it cannot know; returns why it is over, which may be another one. The next
+    /// connection begins with another endpoint, where there is one.
+    #[must_use]
+    pub fn give_up(&self, reason: SessionError) -> SessionError {
+        self.end(reason)
     }
 
     /// Resolves when the session is over, with the reason. A dead connection is noticed at once where the network tells, and
@@ -186,13 +207,83 @@ impl Session {
         if keys_only {
             options = options.with_keys_only();
         }
-        let (mut answer, known) = self.call("a page", kv.get(from, Some(options))).await?;
+        let asked = kv.get(from, Some(options));
+        let (mut answer, known) = self.call_within(A_PAGE, self.0.timing.page, asked).await?;
         let revision = self.check_current(answer.header(), known)?;
         Ok(RangePage {
             more: answer.more(),
             entries: answer.take_kvs().into_iter().map(KeyValue::from).collect(),
             revision,
         })
+    }
+
+    /// One page of a list; see [`Reads`].
+    ///
+    /// # Errors
+    /// As [`Self::range_page`].
+    pub async fn list_page(
+        &self,
+        from: &[u8],
+        end: &[u8],
+        limit: i64,
+        revision: i64,
+        reads: Reads,
+    ) -> Result<RangePage, SessionError> {
+        if reads == Reads::Serializable
+            && let Some(page) = self.member_page(from, end, limit, revision).await?
+        {
+            return Ok(page);
+        }
+        self.range_page(from, end, limit, revision, false).await
+    }
+
+    /// One page as the member at hand has it, unless that is behind what we know.
+    async fn member_page(
+        &self,
+        from: &[u8],
+        end: &[u8],
+        limit: i64,
+        revision: i64,
+    ) -> Result<Option<RangePage>, SessionError> {
+        let mut kv = self.kv()?;
+        let options = GetOptions::new().with_range(end).with_limit(limit).with_revision(revision).with_serializable();
+        let asked = kv.get(from, Some(options));
+        let (mut answer, known) = match self.call_within(A_PAGE, self.0.timing.page, asked).await {
+            // A revision that the member does not have yet.
+            Err(SessionError::Other(_)) => return Ok(None),
+            answer => answer?,
+        };
+        let revision = self.check(answer.header())?;
+        if revision < known {
+            return Ok(None);
+        }
+        self.saw(revision);
+        let entries = answer.take_kvs().into_iter().map(KeyValue::from).collect();
+        Ok(Some(RangePage { more: answer.more(), entries, revision }))
+    }
+
+    /// The keys behind `prefix`, without their values, that were written after the revision `since`, as of `revision`; and
+    /// how many keys there were in all. Linearizable.
+    ///
+    /// # Errors
+    /// Any [`SessionError`]; [`SessionError::Compacted`] where `revision` is.
+    pub async fn keys_written_since(
+        &self,
+        prefix: &[u8],
+        since: i64,
+        revision: i64,
+    ) -> Result<(Vec<KeyValue>, u64), SessionError> {
+        let mut kv = self.kv()?;
+        let options = GetOptions::new()
+            .with_range(end_of_prefix(prefix))
+            .with_keys_only()
+            .with_min_mod_revision(since + 1)
+            .with_revision(revision);
+        let asked = kv.get(prefix, Some(options));
+        let (mut answer, known) = self.call_within(A_PAGE, self.0.timing.page, asked).await?;
+        self.check_current(answer.header(), known)?;
+        let count = u64::try_from(answer.count()).unwrap_or_default();
+        Ok((answer.take_kvs().into_iter().map(KeyValue::from).collect(), count))
     }
 
     /// Writes one key, under a lease unless that is 0; the revision of the write.
@@ -289,10 +380,22 @@ impl Session {
     /// # Errors
     /// Any [`SessionError`]; a compacted start shows later, as [`super::Heard::Compacted`].
     pub async fn watch(&self, prefix: &[u8], start_revision: i64) -> Result<Watch, SessionError> {
+        self.open_watch(prefix, Some(end_of_prefix(prefix)), start_revision).await
+    }
+
+    /// The same of one key.
+    ///
+    /// # Errors
+    /// As [`Self::watch`].
+    pub async fn watch_key(&self, key: &[u8], start_revision: i64) -> Result<Watch, SessionError> {
+        self.open_watch(key, None, start_revision).await
+    }
+
+    async fn open_watch(&self, key: &[u8], end: Option<Vec<u8>>, start_revision: i64) -> Result<Watch, SessionError> {
         self.alive()?;
         let client = self.0.client.watch_client().max_decoding_message_size(DECODE_LIMIT);
-        let opening = watch::open(client, self.clone(), prefix, start_revision);
-        let opened = within("a watch", self.0.timing.watch_created, opening).await;
+        let opening = watch::open(client, self.clone(), key, end, start_revision);
+        let opened = within(A_WATCH, self.0.timing.watch_created, opening).await;
         self.judged(opened)
     }
 
@@ -364,8 +467,17 @@ impl Session {
         what: &'static str,
         call: impl Future<Output = Result<T, etcd_client::Error>>,
     ) -> Result<(T, i64), SessionError> {
+        self.call_within(what, self.0.timing.call, call).await
+    }
+
+    async fn call_within<T>(
+        &self,
+        what: &'static str,
+        deadline: Duration,
+        call: impl Future<Output = Result<T, etcd_client::Error>>,
+    ) -> Result<(T, i64), SessionError> {
         let known = self.revision();
-        let answer = within(what, self.0.timing.call, call).await;
+        let answer = within(what, deadline, call).await;
         // A session that was found wrong meanwhile gives no answers, not even right ones.
         if let Some((error, _)) = self.0.ending.verdict() {
             return Err(error.clone());

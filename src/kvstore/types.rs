@@ -56,6 +56,16 @@ pub struct Position {
     pub revision: i64,
 }
 
+/// From whom pages of a list are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reads {
+    /// As new as anything that the store has confirmed: the member asks its leader.
+    #[default]
+    Linearizable,
+    /// What the member at hand has. If that is older than what is known of the store, it is read linearizably after all.
+    Serializable,
+}
+
 /// One page of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangePage {

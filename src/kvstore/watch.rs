@@ -7,7 +7,6 @@ use tokio::time::{Instant, timeout_at};
 
 use super::error::of_cancel_reason;
 use super::pulse::{Due, Pulse};
-use super::types::end_of_prefix;
 use super::{Event, KeyValue, Session, SessionError};
 
 /// What one message of etcd's, put together from its fragments, may hold. Etcd sends at most 1,000 revisions in one.
@@ -32,7 +31,7 @@ pub enum Heard {
 #[derive(Debug)]
 pub struct Watch {
     session: Session,
-    prefix: Vec<u8>,
+    key: Vec<u8>,
     /// Kept although nothing may be sent: some servers end the stream without it.
     requests: WatchRequestSender,
     responses: WatchResponseStream,
@@ -46,21 +45,21 @@ pub struct Watch {
     first: Option<Heard>,
 }
 
-/// Opens a watch and waits for the confirmation.
+/// Opens a watch of a key, or of all up to `end`, and waits for the confirmation.
 pub(super) async fn open(
     mut client: WatchClient,
     session: Session,
-    prefix: &[u8],
+    key: &[u8],
+    end: Option<Vec<u8>>,
     start_revision: i64,
 ) -> Result<Watch, SessionError> {
     // What we know of, or resume behind, the store must have.
     let known = session.revision().max(start_revision - 1);
-    let options = WatchOptions::new()
-        .with_range(end_of_prefix(prefix))
-        .with_start_revision(start_revision)
-        .with_progress_notify()
-        .with_fragment();
-    let (requests, mut responses) = client.watch(prefix, Some(options)).await?.split();
+    let mut options = WatchOptions::new().with_start_revision(start_revision).with_progress_notify().with_fragment();
+    if let Some(end) = end {
+        options = options.with_range(end);
+    }
+    let (requests, mut responses) = client.watch(key, Some(options)).await?.split();
     let first = responses
         .message()
         .await?
@@ -74,7 +73,7 @@ pub(super) async fn open(
     let timing = session.timing();
     Ok(Watch {
         pulse: Pulse::new(timing.progress_interval, timing.liveness, Instant::now()),
-        prefix: prefix.to_vec(),
+        key: key.to_vec(),
         in_doubt: first.is_none() && revision < known,
         session,
         requests,
@@ -98,7 +97,7 @@ impl Watch {
         loop {
             if self.in_doubt {
                 // Ends the session if the store is behind; a member that only lags will catch up, and send.
-                self.session.get(&self.prefix).await?;
+                self.session.get(&self.key).await?;
                 self.in_doubt = false;
             }
             let until = match self.pulse.due(Instant::now()) {

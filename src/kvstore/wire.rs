@@ -11,6 +11,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::SessionError;
+use super::goodbye::{CALM, FrameScan};
 use crate::tls::{self, OtherSide, TlsFailure};
 
 /// A dialed connection, plain or within TLS.
@@ -25,6 +26,7 @@ pub(super) enum Stream {
 pub(super) struct Wire {
     stream: Stream,
     fate: Arc<Fate>,
+    frames: FrameScan,
     write_failed: Option<io::ErrorKind>,
     /// HTTP/2 drops the wire when the connection is over, whoever ended it.
     _gone: DropGuard,
@@ -42,12 +44,15 @@ enum Cause {
     ClosedByServer,
     Io(String),
     Tls(TlsFailure),
+    TooManyPings,
 }
 
 impl Wire {
     pub(super) fn new(stream: Stream) -> (Self, Arc<Fate>) {
         let fate = Arc::new(Fate::default());
-        (Self { stream, fate: Arc::clone(&fate), write_failed: None, _gone: fate.gone.clone().drop_guard() }, fate)
+        let gone = fate.gone.clone().drop_guard();
+        let frames = FrameScan::default();
+        (Self { stream, fate: Arc::clone(&fate), frames, write_failed: None, _gone: gone }, fate)
     }
 }
 
@@ -100,6 +105,7 @@ impl Fate {
             Cause::ClosedByServer => SessionError::ConnectionLost("the server closed it".to_owned()),
             Cause::Io(text) => SessionError::ConnectionLost(text),
             Cause::Tls(failure) => SessionError::Tls(failure),
+            Cause::TooManyPings => SessionError::TooManyPings,
         })
     }
 
@@ -129,7 +135,12 @@ impl AsyncRead for Wire {
         match &read {
             Poll::Ready(Err(error)) => this.fate.note_error(error),
             Poll::Ready(Ok(())) if room && buf.filled().len() == before => this.fate.note(Cause::ClosedByServer),
-            _ => {}
+            Poll::Ready(Ok(())) => {
+                if this.frames.read(&buf.filled()[before..]) == Some(CALM) {
+                    this.fate.note(Cause::TooManyPings);
+                }
+            }
+            Poll::Pending => {}
         }
         read
     }

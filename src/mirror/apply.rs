@@ -7,6 +7,8 @@
 use std::sync::Arc;
 
 use super::admission::{Admission, Reject, RejectReason};
+use super::audit::{Audit, Extent};
+use super::outsiders::Outsiders;
 use super::rejects::RejectTally;
 use crate::identity::{ClusterId, NumericIdentity};
 use crate::kvstore::{Event, KeyValue, Position, Step};
@@ -63,6 +65,8 @@ pub struct Mirror {
     /// The last complete version that was handed out. A list that breaks off goes back to it.
     base: Option<Arc<ClusterView>>,
     list: Option<List>,
+    /// What the store holds beside that; shared with an audit under way.
+    outsiders: Arc<Outsiders>,
 }
 
 /// A list that is running.
@@ -72,13 +76,15 @@ struct List {
     staged: Counts,
     /// Something of a first list was published.
     shown: bool,
+    /// Those that belong to the base.
+    outsiders_before: Arc<Outsiders>,
 }
 
 impl Mirror {
     /// Mirrors the keys behind `prefix` into versions of `builder`'s cluster.
     #[must_use]
     pub fn new(prefix: Vec<u8>, admission: Admission, builder: ClusterBuilder) -> Self {
-        Self { prefix, admission, builder, base: None, list: None }
+        Self { prefix, admission, builder, base: None, list: None, outsiders: Arc::default() }
     }
 
     /// Begins from a complete version that is published already, so that the first list is one on top of it.
@@ -86,6 +92,7 @@ impl Mirror {
     pub fn on_top_of(mut self, version: Arc<ClusterView>) -> Self {
         self.builder.reset_to(&version);
         self.base = Some(version);
+        self.outsiders = Arc::new(Outsiders::unknown());
         self
     }
 
@@ -107,6 +114,15 @@ impl Mirror {
         self.prefix = prefix;
     }
 
+    /// A comparison of the state, which must be complete up to some revision, with the store's keys as of that one.
+    #[must_use]
+    pub fn audit(&self, extent: Extent) -> Audit {
+        // Without a count of what was refused, a brief audit would not see that something is gone.
+        let extent = if self.outsiders.count().is_some() { extent } else { Extent::Whole };
+        let version = self.builder.current().clone();
+        Audit::new(version, Arc::clone(&self.outsiders), self.prefix.clone(), self.admission.clone(), extent)
+    }
+
     /// Takes one step of the list-and-watch.
     pub fn apply(&mut self, step: Step) -> Outcome {
         match step {
@@ -122,6 +138,7 @@ impl Mirror {
     /// The session is over, or the list is of no use any more: undoes a list that is not complete.
     pub fn break_off(&mut self) -> Publication {
         let Some(list) = self.list.take() else { return Publication::None };
+        self.outsiders = list.outsiders_before;
         if let Some(base) = &self.base {
             self.builder.reset_to(base);
             return Publication::None;
@@ -134,10 +151,12 @@ impl Mirror {
     fn list_started(&mut self) -> Outcome {
         // A list that is begun again within a session (compaction) was broken off.
         let publication = self.break_off();
-        if self.base.is_some() {
+        if let Some(base) = &mut self.base {
+            // Equal for everyone but an audit: revisions may have risen since it was published.
+            *base = self.builder.build();
             self.builder.begin_relist();
         }
-        self.list = Some(List::default());
+        self.list = Some(List { outsiders_before: std::mem::take(&mut self.outsiders), ..List::default() });
         Outcome { publication, ..Outcome::default() }
     }
 
@@ -194,7 +213,10 @@ impl Mirror {
     fn put(&mut self, entry: &KeyValue, outcome: &mut Outcome) {
         let number = match self.admission.number(self.suffix(&entry.key)) {
             Ok(number) => number,
-            Err(reject) => return outcome.rejects.add(&entry.key, &reject),
+            Err(reject) => {
+                Arc::make_mut(&mut self.outsiders).misname(&entry.key);
+                return outcome.rejects.add(&entry.key, &reject);
+            }
         };
         let upserted = self.admission.key_string(&entry.value).and_then(|key_string| {
             // The builder's own limit is above any sane one of ours.
@@ -202,9 +224,14 @@ impl Mirror {
             self.builder.upsert(number, key_string, entry.mod_revision).map_err(too_long)
         });
         match upserted {
-            Ok(Effect::Added | Effect::Modified) => outcome.counts.upserted += 1,
+            Ok(Effect::Modified) => outcome.counts.upserted += 1,
             Ok(Effect::Unchanged) => outcome.counts.unchanged += 1,
+            Ok(Effect::Added) => {
+                outcome.counts.upserted += 1;
+                self.readmit(number);
+            }
             Err(reject) => {
+                Arc::make_mut(&mut self.outsiders).refuse(number, entry.mod_revision);
                 outcome.rejects.add(&entry.key, &reject);
                 // Whatever the number stood for, it does so no longer.
                 self.remove(number, outcome);
@@ -214,8 +241,21 @@ impl Mirror {
 
     fn delete(&mut self, key: &[u8], outcome: &mut Outcome) {
         match self.admission.number(self.suffix(key)) {
-            Ok(number) => self.remove(number, outcome),
-            Err(reject) => outcome.rejects.add(key, &reject),
+            Ok(number) => {
+                self.remove(number, outcome);
+                self.readmit(number);
+            }
+            Err(reject) => {
+                Arc::make_mut(&mut self.outsiders).forget_misnamed(key);
+                outcome.rejects.add(key, &reject);
+            }
+        }
+    }
+
+    /// The number's value is refused no longer.
+    fn readmit(&mut self, number: NumericIdentity) {
+        if self.outsiders.refused_at(number).is_some() {
+            Arc::make_mut(&mut self.outsiders).readmit(number);
         }
     }
 

@@ -1,8 +1,11 @@
 //! Drives a list-and-watch into the view: one cluster, one prefix, any number of sessions.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 use super::apply::{Mirror, Outcome, Publication, source_position};
+use super::auditor::{Audited, Auditor, DEFAULT_AUDIT_INTERVAL};
 use super::report::Reporter;
 use crate::kvstore::{ListWatch, ListWatchOptions, Session, SessionError, Step};
 use crate::telemetry::ClusterState;
@@ -15,6 +18,7 @@ pub struct Follower {
     list_watch: ListWatch,
     options: ListWatchOptions,
     view: View,
+    auditor: Auditor,
     list_since: Option<Instant>,
     live: bool,
 }
@@ -24,7 +28,15 @@ impl Follower {
     #[must_use]
     pub fn new(mirror: Mirror, prefix: Vec<u8>, options: ListWatchOptions, view: View) -> Self {
         let list_watch = ListWatch::new(prefix, options.clone());
-        Self { mirror, list_watch, options, view, list_since: None, live: false }
+        let auditor = Auditor::every(DEFAULT_AUDIT_INTERVAL);
+        Self { mirror, list_watch, options, view, auditor, list_since: None, live: false }
+    }
+
+    /// Compares all keys with what is held in this interval, rather than in [`DEFAULT_AUDIT_INTERVAL`]; jittered.
+    #[must_use]
+    pub fn auditing_every(mut self, interval: Duration) -> Self {
+        self.auditor = Auditor::every(interval);
+        self
     }
 
     /// Follows another prefix of the same cluster: lists it, and shows what is held until that list is complete.
@@ -41,19 +53,50 @@ impl Follower {
     }
 
     /// Steps until the session is over, and says why it is. May be dropped at any time; [`Self::break_off`] is due then.
+    ///
+    /// A session may also be exchanged for another one that stands already: what is live stays so.
     pub async fn follow(&mut self, session: &Session, reporter: &Reporter) -> SessionError {
+        if self.live {
+            reporter.stage("watch");
+        }
         loop {
-            match self.list_watch.step(session).await {
-                Ok(step) => self.take(step, reporter),
-                Err(error) => return error,
+            tokio::select! {
+                step = self.list_watch.step(session) => match step {
+                    Ok(step) => self.take(step, session, reporter),
+                    Err(error) => return error,
+                },
+                audited = self.auditor.turn(), if self.live => {
+                    if let Some(audited) = audited {
+                        self.judge(audited, reporter);
+                    }
+                }
+            }
+            if self.live {
+                self.auditor.begin(&self.mirror, &self.list_watch, session);
             }
         }
     }
 
-    /// Undoes a list that is not complete. What is complete stays.
+    /// A difference is repaired by a list, whatever made it.
+    fn judge(&mut self, audited: Result<Audited, SessionError>, reporter: &Reporter) {
+        match audited {
+            Ok(audited) => {
+                reporter.audited(&audited);
+                if !audited.findings.is_clean() {
+                    self.start_over(reporter);
+                }
+            }
+            // Compacted, or the session is over, which the list-and-watch will find too.
+            Err(error) => tracing::debug!(cluster = reporter.cluster(), %error, "audit broken off"),
+        }
+    }
+
+    /// Leaves the session, and undoes a list that is not complete. What is complete stays.
     pub fn break_off(&mut self, reporter: &Reporter) {
+        self.list_watch.leave();
         self.live = false;
         self.list_since = None;
+        self.auditor.break_off();
         let publication = self.mirror.break_off();
         self.publish(publication, reporter);
     }
@@ -70,17 +113,20 @@ impl Follower {
         self.mirror.current()
     }
 
-    fn take(&mut self, step: Step, reporter: &Reporter) {
+    fn take(&mut self, step: Step, session: &Session, reporter: &Reporter) {
         match &step {
             Step::ListStarted(_) => {
                 self.live = false;
+                self.auditor.break_off();
                 self.list_since = Some(Instant::now());
                 reporter.state(ClusterState::Listing, "list");
             }
             Step::Restarting(reason, pause) => {
                 tracing::info!(cluster = reporter.cluster(), ?reason, ?pause, "list-and-watch starts over");
             }
-            Step::Page(_) | Step::Listed(_) | Step::Resumed(_) | Step::Events(..) | Step::Progress(_) => {}
+            Step::Listed(_) => self.auditor.listed(),
+            Step::Resumed(position) => self.auditor.resumed(*position, session),
+            Step::Page(_) | Step::Events(..) | Step::Progress(_) => {}
         }
         let again = self.mirror.is_complete();
         let applied = match &step {

@@ -1,6 +1,8 @@
 //! Our own cluster: the same machinery on our own etcd, with no configuration to read and no canary to wait for. What was
 //! synced once is shown for as long as the gateway runs, whether the etcd is there or not.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -30,6 +32,8 @@ pub struct LocalSettings {
     pub timing: Timing,
     /// Page size and the like.
     pub list_watch: ListWatchOptions,
+    /// How often what is held is compared with all keys of the store; jittered.
+    pub audit_interval: Duration,
 }
 
 /// The life of our own cluster.
@@ -44,14 +48,15 @@ impl LocalCluster {
     /// Not begun.
     #[must_use]
     pub fn new(settings: LocalSettings, interner: Interner, view: View, board: StatusBoard, metrics: Metrics) -> Self {
-        let LocalSettings { name, id, width, etcd, timing, list_watch } = settings;
+        let LocalSettings { name, id, width, etcd, timing, list_watch, audit_interval } = settings;
         let reporter = Reporter::new(name.as_str(), true, board, metrics);
         reporter.cluster_id(id.get());
         let range = IdentityRange::of(id, width);
         let builder = ClusterBuilder::new(interner, name, id, range);
         let prefix = layout::state_ids().into_bytes();
         let mirror = Mirror::new(prefix.clone(), Admission::local(range), builder);
-        Self { dialer: Dialer::new(etcd, &timing), follower: Follower::new(mirror, prefix, list_watch, view), reporter }
+        let follower = Follower::new(mirror, prefix, list_watch, view).auditing_every(audit_interval);
+        Self { dialer: Dialer::new(etcd, &timing), follower, reporter }
     }
 
     /// Runs until cancelled. Withdraws nothing then: a gateway that stops says nothing about its cluster.
@@ -61,16 +66,27 @@ impl LocalCluster {
     }
 
     async fn live(&mut self) {
+        let mut next = None;
         loop {
-            let session = self.dialer.connect(&self.reporter).await;
+            let session = match next.take() {
+                Some(session) => session,
+                None => self.dialer.connect(&self.reporter).await,
+            };
             let since = Instant::now();
-            let error = self.follower.follow(&session, &self.reporter).await;
+            let error = tokio::select! {
+                error = self.follower.follow(&session, &self.reporter) => error,
+                successor = self.dialer.successor(&session, &self.reporter) => {
+                    next = Some(successor);
+                    continue;
+                }
+            };
             let live_for = self.follower.is_live().then(|| since.elapsed());
             self.follower.break_off(&self.reporter);
             drop(session);
-            self.reporter.failure(Failure::from(&error));
+            let failure = Failure::from(&error);
+            self.reporter.failure(failure.clone());
             self.reporter.connecting();
-            self.dialer.pause_after(error.is_retryable(), live_for).await;
+            self.dialer.pause_after(&failure, error.is_retryable(), live_for).await;
         }
     }
 }

@@ -7,10 +7,15 @@
 
 mod admission;
 mod apply;
+mod audit;
+#[cfg(test)]
+mod audit_tests;
+mod auditor;
 mod dialer;
 mod follower;
 pub mod layout;
 mod local;
+mod outsiders;
 mod rejects;
 mod report;
 #[cfg(test)]
@@ -18,6 +23,8 @@ mod tests;
 
 pub use admission::{Admission, DEFAULT_MAX_KEY_STRING, Reject, RejectReason};
 pub use apply::{Counts, Mirror, Outcome, Publication};
+pub use audit::{Audit, Extent, Findings};
+pub use auditor::DEFAULT_AUDIT_INTERVAL;
 pub use dialer::Dialer;
 pub use follower::Follower;
 pub use local::{LocalCluster, LocalSettings};

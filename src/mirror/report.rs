@@ -4,6 +4,8 @@
 use std::time::{Duration, SystemTime};
 
 use super::apply::Outcome;
+use super::audit::{Extent, Findings};
+use super::auditor::Audited;
 use super::rejects::{Example, MAX_EXAMPLES, RejectTally};
 use crate::kvstore::{ConnectError, Session, SessionError};
 use crate::telemetry::{
@@ -23,6 +25,13 @@ pub struct Failure {
     pub message: String,
     /// What to do.
     pub hint: String,
+}
+
+impl Failure {
+    /// Whether the store knows us and refuses us.
+    pub(super) fn is_denial(&self) -> bool {
+        self.reason == SessionError::DENIED
+    }
 }
 
 impl From<&ConnectError> for Failure {
@@ -78,10 +87,27 @@ impl Reporter {
         self.change(|status| (status.state, status.stage) = (state, doing));
     }
 
+    /// What is being done, in a word.
+    pub fn stage(&self, doing: &'static str) {
+        self.board.update(&self.cluster, |status| status.stage = doing);
+    }
+
+    /// A transition on the way to being synced; a cluster that is so already only does something beside it.
+    pub fn approach(&self, state: ClusterState, doing: &'static str) {
+        self.change(|status| {
+            if !matches!(status.state, ClusterState::Synced | ClusterState::Degraded | ClusterState::Denied) {
+                status.state = state;
+            }
+            status.stage = doing;
+        });
+    }
+
     /// Connecting, for the first time or again: what was synced once is `reconnecting`.
     pub fn connecting(&self) {
         self.change(|status| {
-            status.state = if status.synced_once { ClusterState::Reconnecting } else { ClusterState::Connecting };
+            if status.state != ClusterState::Denied {
+                status.state = if status.synced_once { ClusterState::Reconnecting } else { ClusterState::Connecting };
+            }
             status.stage = "connect";
         });
     }
@@ -112,6 +138,8 @@ impl Reporter {
         self.board.update(&self.cluster, |status| {
             session.endpoint().clone_into(&mut status.endpoint);
             status.etcd_cluster_id = session.etcd_cluster_id();
+            status.session += 1;
+            status.certificate_expires = session.certificate().map(|facts| facts.not_after);
             session.version().unwrap_or_default().clone_into(&mut status.etcd_version);
         });
         tracing::info!(
@@ -124,6 +152,14 @@ impl Reporter {
 
     /// An attempt or a session failed.
     pub fn failure(&self, failure: Failure) {
+        // Until it is synced, or fails otherwise.
+        self.change(|status| {
+            if failure.is_denial() {
+                status.state = ClusterState::Denied;
+            } else if status.state == ClusterState::Denied {
+                status.state = ClusterState::Connecting;
+            }
+        });
         self.metrics.failure(failure.reason);
         if let Some(suppressed) = self.log.allow(failure.reason) {
             let Failure { reason, message, hint } = &failure;
@@ -162,9 +198,23 @@ impl Reporter {
         self.board.update(&self.cluster, |status| status.cluster_id = id);
     }
 
-    /// The heartbeat key was read.
-    pub fn heartbeat(&self, at: SystemTime) {
-        self.board.update(&self.cluster, |status| status.last_heartbeat = Some(at));
+    /// The heartbeat key moved; the time in it, where it is one.
+    pub fn heartbeat(&self, at: Option<SystemTime>) {
+        self.board.update(&self.cluster, |status| {
+            status.last_heartbeat = at.or(status.last_heartbeat);
+            status.heartbeat_moved = Some(SystemTime::now());
+        });
+    }
+
+    /// Whether the heartbeat stands still.
+    pub fn heartbeat_stale(&self, stale: bool) {
+        self.change(|status| {
+            status.heartbeat_stale = stale;
+            status.state = match status.state {
+                ClusterState::Synced | ClusterState::Degraded => live_state(stale),
+                other => other,
+            };
+        });
     }
 
     /// A step was taken.
@@ -175,6 +225,32 @@ impl Reporter {
         if outcome.rejects.total() > 0 {
             self.refused(&outcome.rejects);
         }
+    }
+
+    /// An audit came to its end.
+    pub(super) fn audited(&self, audited: &Audited) {
+        let Audited { extent, findings } = audited;
+        let clean = !findings.is_divergence();
+        self.metrics.audit(clean);
+        self.board.update(&self.cluster, |status| {
+            status.last_audit = Some(SystemTime::now());
+            status.audit_repairs += u64::from(!clean);
+        });
+        if clean {
+            tracing::debug!(cluster = self.cluster, ?extent, "audit: agrees with the store");
+            return;
+        }
+        let Findings { missing, surplus, outdated, examples, .. } = findings;
+        let whole = *extent == Extent::Whole;
+        tracing::warn!(
+            cluster = self.cluster,
+            whole,
+            missing,
+            surplus,
+            outdated,
+            examples = examples.join("; "),
+            "audit: what is held is not what the store holds; it is listed again"
+        );
     }
 
     /// What the view shows of the cluster; nothing if `None`.
@@ -199,7 +275,7 @@ impl Reporter {
     pub(super) fn synced(&self) {
         self.change(|status| {
             status.synced_once = true;
-            (status.state, status.stage) = (ClusterState::Synced, "watch");
+            (status.state, status.stage) = (live_state(status.heartbeat_stale), "watch");
         });
     }
 
@@ -240,6 +316,10 @@ impl Reporter {
             status.reject_examples.drain(..too_many);
         });
     }
+}
+
+const fn live_state(heartbeat_stale: bool) -> ClusterState {
+    if heartbeat_stale { ClusterState::Degraded } else { ClusterState::Synced }
 }
 
 fn is_known(status: &ClusterStatus, failure: &Failure) -> bool {

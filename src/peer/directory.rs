@@ -18,9 +18,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 use twox_hash::XxHash3_64;
 
-use super::lifecycle::jittered;
 use crate::identity::ClusterName;
 use crate::kvstore::EtcdConfig;
+use crate::kvstore::jittered;
 use crate::mirror::Failure;
 
 /// Longer files are cut: no etcd client configuration is that long, and no key or certificate either.

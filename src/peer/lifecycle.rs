@@ -11,17 +11,18 @@ use std::time::{Duration, SystemTime};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::config::Us;
 use super::directory::PeerFile;
+use super::heartbeat::{Heartbeat, HeartbeatPolicy};
 use super::register::{ClaimError, ClusterIdRegister};
 use super::state::{Plan, Reading, Verdict, decide};
 use super::tenure::{Makings, Tenure};
 use crate::identity::ClusterName;
-use crate::kvstore::{Session, SessionError, Timing};
-use crate::mirror::{Dialer, Failure, Reporter, layout};
+use crate::kvstore::{KeyWatch, Session, SessionError, Timing, jittered};
+use crate::mirror::{DEFAULT_AUDIT_INTERVAL, Dialer, Failure, Reporter, layout};
 use crate::telemetry::{ClusterState, Metrics, StatusBoard};
 
 /// Intervals and deadlines of a peer's life.
@@ -29,11 +30,16 @@ use crate::telemetry::{ClusterState, Metrics, StatusBoard};
 pub struct PeerTiming {
     /// Of the connection.
     pub etcd: Timing,
-    /// How often a peer's cluster-config and heartbeat are read while all is well, and while it is refused; jittered. So long
-    /// it takes to notice another ID or capability.
+    /// How often a peer's heartbeat is read; jittered. Linearizable, so it also shows that the store has a quorum.
     pub poll: Duration,
-    /// How often the key is looked for that a peer is waiting for; jittered.
-    pub wait_poll: Duration,
+    /// What the heartbeat means.
+    pub heartbeat: HeartbeatPolicy,
+    /// How long it may stand still.
+    pub heartbeat_timeout: Duration,
+    /// How often what is held is compared with all keys of the peer's store; jittered.
+    pub audit_interval: Duration,
+    /// How long a session goes on after its file was replaced, if the new file's connection does not come about.
+    pub replace_wait: Duration,
     /// How long a session waits for the cluster-config. Then another one is made: another replica may have it.
     pub config_wait: Duration,
     /// The same for the canary, which comes after all of the peer's identities have been written.
@@ -45,7 +51,11 @@ impl Default for PeerTiming {
         Self {
             etcd: Timing::default(),
             poll: Duration::from_secs(5),
-            wait_poll: Duration::from_millis(500),
+            heartbeat: HeartbeatPolicy::default(),
+            // Two of Cilium's beats.
+            heartbeat_timeout: Duration::from_mins(2),
+            audit_interval: DEFAULT_AUDIT_INTERVAL,
+            replace_wait: Duration::from_secs(10),
             // Cilium's.
             config_wait: Duration::from_mins(3),
             canary_wait: Duration::from_mins(10),
@@ -72,8 +82,11 @@ pub(super) type Desired = Option<Arc<PeerFile>>;
 pub(super) struct Peer {
     name: ClusterName,
     environment: Arc<Environment>,
-    reporter: Reporter,
+    reporter: Arc<Reporter>,
+    heartbeat: Heartbeat,
     tenure: Option<Tenure>,
+    /// The one in use; the next file's goes on from it.
+    session: Option<Session>,
 }
 
 /// Why a session is given up.
@@ -92,18 +105,21 @@ impl From<SessionError> for End {
 impl Peer {
     pub(super) fn new(name: ClusterName, environment: Arc<Environment>) -> Self {
         let reporter = Reporter::new(name.as_str(), false, environment.board.clone(), environment.metrics.clone());
+        let PeerTiming { heartbeat, heartbeat_timeout, .. } = environment.timing;
+        let heartbeat = Heartbeat::new(heartbeat, heartbeat_timeout, Instant::now());
         // Left behind by a task of this peer that panicked: its entries are shown, so they are ours to keep or to drain.
         let tenure = environment
             .register
             .adopt(&name)
             .map(|claim| Tenure::begin(claim, &name, layout::state_ids(), &environment.makings));
-        Self { name, environment, reporter, tenure }
+        Self { name, environment, reporter: Arc::new(reporter), heartbeat, tenure, session: None }
     }
 
     /// Lives until the file is removed (then nothing of the peer is left), or until cancelled (then everything is).
     pub(super) async fn run(mut self, mut desired: watch::Receiver<Desired>, cancel: CancellationToken) {
         loop {
             let Some(file) = desired.borrow_and_update().clone() else {
+                self.session = None;
                 self.drain();
                 self.reporter.forget();
                 return;
@@ -112,8 +128,8 @@ impl Peer {
                 biased;
                 () = cancel.cancelled() => return,
                 changed = desired.changed() => match changed {
-                    // What is shown stays until the new file's session has synced (P10).
-                    Ok(()) => self.break_off(),
+                    // What is shown stays until the new file's session has synced, and the old session until it stands (P10).
+                    Ok(()) => {}
                     Err(_) => return,
                 },
                 never = self.serve(&file) => match never {},
@@ -121,44 +137,90 @@ impl Peer {
         }
     }
 
-    /// One session after the other.
+    /// One session after the other; the one of the file before goes on until the first of this file stands.
     async fn serve(&mut self, file: &PeerFile) -> Infallible {
         let config = match &file.config {
             Ok(config) => config.clone(),
             Err(failure) => {
+                self.session = None;
+                self.break_off();
                 self.reporter.blocked(ClusterState::Refused, "file", failure.clone());
                 return std::future::pending().await;
             }
         };
+        let (reporter, wait) = (Arc::clone(&self.reporter), self.environment.timing.replace_wait);
         let mut dialer = Dialer::new(config, &self.environment.timing.etcd);
+        let mut next = None;
+        // Kept until then: yet another file may come meanwhile.
+        if let Some(before) = self.session.clone() {
+            let first = async { timeout(wait, dialer.connect_beside(&before, &reporter)).await.ok() };
+            // If it ends by itself, or takes too long to replace, it is the new file's turn alone.
+            match self.use_until(&before, first).await {
+                Ok(first) => next = first,
+                Err(end) => reporter.failure(end.failure),
+            }
+        }
         loop {
-            let session = dialer.connect(&self.reporter).await;
+            let session = if let Some(session) = next.take() {
+                session
+            } else {
+                self.session = None;
+                self.break_off();
+                Box::pin(dialer.connect(&reporter)).await
+            };
+            self.session = Some(session.clone());
             let since = Instant::now();
-            let end = self.use_session(&session).await;
-            let live_for =
-                self.tenure.as_ref().is_some_and(|tenure| tenure.follower.is_live()).then(|| since.elapsed());
-            self.break_off();
-            drop(session);
-            self.reporter.failure(end.failure);
-            self.reporter.connecting();
-            dialer.pause_after(end.retryable, live_for).await;
+            match self.use_until(&session, async { Some(dialer.successor(&session, &reporter).await) }).await {
+                Ok(successor) => next = successor,
+                Err(end) => {
+                    let live_for =
+                        self.tenure.as_ref().is_some_and(|tenure| tenure.follower.is_live()).then(|| since.elapsed());
+                    self.session = None;
+                    self.break_off();
+                    drop(session);
+                    reporter.failure(end.failure.clone());
+                    reporter.connecting();
+                    dialer.pause_after(&end.failure, end.retryable, live_for).await;
+                }
+            }
+        }
+    }
+
+    /// Uses a session until `successor` resolves, with whatever that brings.
+    async fn use_until(
+        &mut self,
+        session: &Session,
+        successor: impl Future<Output = Option<Session>>,
+    ) -> Result<Option<Session>, End> {
+        tokio::select! {
+            end = self.use_session(session) => Err(end),
+            // Boxed: it is large, and mostly sleeps.
+            successor = Box::pin(successor) => Ok(successor),
         }
     }
 
     async fn use_session(&mut self, session: &Session) -> End {
+        self.reporter.approach(ClusterState::ReadingConfig, "cluster-config");
+        self.heartbeat.session(session.etcd_cluster_id(), Instant::now());
+        let key = layout::cluster_config_key(&self.name);
+        let mut config = match KeyWatch::open(session, key.as_bytes()).await {
+            Ok(config) => config,
+            Err(error) => return error.into(),
+        };
         loop {
-            let plan = match self.settle(session).await {
+            let plan = match self.settle(&mut config).await {
                 Ok(plan) => plan,
                 Err(end) => return end,
             };
             // `settle` has made it; asked for again rather than assumed.
             let Some(tenure) = &mut self.tenure else { continue };
-            let reading = ConfigReader { peer: &self.name, environment: &self.environment, reporter: &self.reporter };
+            let Environment { us, timing, .. } = &*self.environment;
             tokio::select! {
-                end = pursue(tenure, session, &plan, &self.environment.timing, &self.reporter) => return end,
-                changed = reading.until_changed(session, &plan) => match changed {
+                end = pursue(tenure, session, &plan, timing, &self.reporter) => return end,
+                end = follow_heartbeat(&mut self.heartbeat, session, timing, &self.reporter) => return end,
+                changed = until_changed(&mut config, &plan, us, &self.name, &self.reporter) => match changed {
                     Ok(()) => tracing::info!(peer = %self.name, "the peer's configuration changed"),
-                    Err(end) => return end,
+                    Err(error) => return error.into(),
                 },
             }
             // Whatever it was that changed, the list is what is true of it (P4); a net effect it has none, or its own.
@@ -167,44 +229,48 @@ impl Peer {
     }
 
     /// Reads the peer's configuration until the peer may be used and its cluster ID is held.
-    async fn settle(&mut self, session: &Session) -> Result<Plan, End> {
+    async fn settle(&mut self, config: &mut KeyWatch) -> Result<Plan, End> {
         let environment = Arc::clone(&self.environment);
         let timing = &environment.timing;
-        let key = layout::cluster_config_key(&self.name);
         let mut freed = environment.register.freed();
         let deadline = Instant::now() + timing.config_wait;
-        self.reporter.state(ClusterState::ReadingConfig, "cluster-config");
         loop {
-            let (value, _) = session.get(key.as_bytes()).await?;
-            let reading = Reading::of(value.as_ref().map(|entry| entry.value.as_slice()));
+            let reading = Reading::of(config.value());
             let held = self.tenure.as_ref().map(Tenure::id);
             let decision = decide(&reading, &environment.us, &self.name, held);
             if decision.drain {
                 self.drain();
             }
-            let pause = match decision.verdict {
+            let until = match decision.verdict {
                 Verdict::Follow(plan) => match self.hold(&plan) {
                     Ok(()) => return Ok(plan),
                     Err(error) => {
                         let failure =
                             Failure { reason: error.reason(), message: error.to_string(), hint: error.hint() };
                         self.reporter.blocked(ClusterState::Refused, "cluster-id", failure);
-                        timing.poll
+                        None
                     }
                 },
                 Verdict::Refuse(error) => {
                     let failure = Failure { reason: error.reason(), message: error.to_string(), hint: error.hint() };
                     self.reporter.blocked(ClusterState::Refused, "cluster-config", failure);
-                    timing.poll
+                    None
                 }
                 Verdict::Wait(failure) if Instant::now() >= deadline => return Err(End { failure, retryable: true }),
                 Verdict::Wait(failure) => {
                     self.reporter.blocked(ClusterState::ReadingConfig, "cluster-config", failure);
-                    timing.wait_poll
+                    Some(deadline)
+                }
+            };
+            let too_late = async {
+                match until {
+                    Some(until) => sleep_until(until).await,
+                    None => std::future::pending().await,
                 }
             };
             tokio::select! {
-                () = sleep(jittered(pause)) => {}
+                changed = config.changed() => changed?,
+                () = too_late => {}
                 // Whatever was freed may be what we want; who asks first has it.
                 Ok(()) = freed.changed() => {}
             }
@@ -247,66 +313,69 @@ async fn pursue(tenure: &mut Tenure, session: &Session, plan: &Plan, timing: &Pe
 }
 
 async fn await_canary(session: &Session, canary: &str, timing: &PeerTiming, reporter: &Reporter) -> Result<(), End> {
-    reporter.state(ClusterState::AwaitingCanary, "canary");
+    reporter.approach(ClusterState::AwaitingCanary, "canary");
     let deadline = Instant::now() + timing.canary_wait;
-    while session.get(canary.as_bytes()).await?.0.is_none() {
+    let mut watched = KeyWatch::open(session, canary.as_bytes()).await?;
+    while watched.value().is_none() {
         let failure = Failure {
             reason: "canary-missing",
             message: format!("the peer has not said yet that its identities are complete: no key {canary}"),
             hint: "normal while its clustermesh-apiserver fills a new etcd; otherwise look at that server's log".into(),
         };
-        if Instant::now() >= deadline {
-            return Err(End { failure, retryable: true });
+        reporter.blocked(ClusterState::AwaitingCanary, "canary", failure.clone());
+        match timeout_at(deadline, watched.changed()).await {
+            Ok(changed) => changed?,
+            Err(_) => return Err(End { failure, retryable: true }),
         }
-        reporter.concern(failure);
-        sleep(jittered(timing.wait_poll)).await;
     }
     Ok(())
 }
 
-/// Looks at a peer's configuration again and again while its identities are followed.
-struct ConfigReader<'a> {
-    peer: &'a ClusterName,
-    environment: &'a Environment,
-    reporter: &'a Reporter,
+/// Returns when the configuration says anything else than `plan`. One that is absent or malformed says nothing.
+async fn until_changed(
+    config: &mut KeyWatch,
+    plan: &Plan,
+    us: &Us,
+    peer: &ClusterName,
+    reporter: &Reporter,
+) -> Result<(), SessionError> {
+    loop {
+        match decide(&Reading::of(config.value()), us, peer, Some(plan.id)).verdict {
+            Verdict::Wait(failure) => reporter.concern(failure),
+            Verdict::Follow(same) if same == *plan => {}
+            Verdict::Follow(_) | Verdict::Refuse(_) => return Ok(()),
+        }
+        config.changed().await?;
+    }
 }
 
-impl ConfigReader<'_> {
-    /// Returns when the configuration says anything else than `plan`. One that is absent or malformed says nothing.
-    async fn until_changed(&self, session: &Session, plan: &Plan) -> Result<(), End> {
-        let key = layout::cluster_config_key(self.peer);
-        loop {
-            self.read_heartbeat(session).await?;
-            sleep(jittered(self.environment.timing.poll)).await;
-            let (value, _) = session.get(key.as_bytes()).await?;
-            let reading = Reading::of(value.as_ref().map(|entry| entry.value.as_slice()));
-            match decide(&reading, &self.environment.us, self.peer, Some(plan.id)).verdict {
-                Verdict::Wait(failure) => self.reporter.concern(failure),
-                Verdict::Follow(same) if same == *plan => {}
-                Verdict::Follow(_) | Verdict::Refuse(_) => return Ok(()),
-            }
-        }
-    }
-
-    /// A peer may grant us no access to its heartbeat; nothing depends on it yet.
-    async fn read_heartbeat(&self, session: &Session) -> Result<(), SessionError> {
+/// Reads the heartbeat again and again; returns when the session is of no use any more.
+async fn follow_heartbeat(
+    heartbeat: &mut Heartbeat,
+    session: &Session,
+    timing: &PeerTiming,
+    reporter: &Reporter,
+) -> End {
+    loop {
         let value = match session.get(layout::HEARTBEAT_KEY.as_bytes()).await {
-            Ok((value, _)) => value,
+            Ok((value, _)) => value.map(|entry| entry.value),
+            // A peer may grant us no access to it: then it has none for us.
             Err(SessionError::Denied(_)) => None,
-            Err(error) => return Err(error),
+            Err(error) => return error.into(),
         };
-        if let Some(at) = value.and_then(|entry| parse_time(&entry.value)) {
-            self.reporter.heartbeat(at);
+        let now = Instant::now();
+        if heartbeat.saw(value.as_deref(), now) {
+            reporter.heartbeat(value.as_deref().and_then(parse_time));
         }
-        Ok(())
+        reporter.heartbeat_stale(heartbeat.is_stale(now));
+        if heartbeat.is_session_over(now) {
+            heartbeat.give_up();
+            return session.give_up(SessionError::Stale(timing.heartbeat_timeout)).into();
+        }
+        sleep(jittered(timing.poll)).await;
     }
 }
 
 fn parse_time(value: &[u8]) -> Option<SystemTime> {
     OffsetDateTime::parse(std::str::from_utf8(value).ok()?, &Rfc3339).ok().map(SystemTime::from)
-}
-
-/// Ten per cent to either side, so that peers which began together do not stay in step.
-pub(super) fn jittered(interval: Duration) -> Duration {
-    interval.mul_f64(0.9 + fastrand::f64() / 5.0)
 }

@@ -64,7 +64,8 @@ impl PeerManager {
     pub fn new(settings: PeerSettings, interner: Interner, view: View, board: StatusBoard, metrics: Metrics) -> Self {
         let PeerSettings { us, directory, rescan, timing, list_watch, max_key_string } = settings;
         let directory = Directory::new(directory, us.name.clone(), rescan);
-        let makings = Makings { view, interner, width: us.width, list_watch, max_key_string };
+        let audit_interval = timing.audit_interval;
+        let makings = Makings { view, interner, width: us.width, list_watch, max_key_string, audit_interval };
         let register = ClusterIdRegister::new(us.id);
         let environment = Arc::new(Environment { us, register, makings, timing, board, metrics });
         Self { directory, environment, looked: watch::Sender::new(false) }

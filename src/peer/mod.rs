@@ -7,6 +7,7 @@
 mod config;
 mod crew;
 pub mod directory;
+mod heartbeat;
 mod lifecycle;
 mod manager;
 mod register;
@@ -14,6 +15,7 @@ pub mod state;
 mod tenure;
 
 pub use config::{ClusterConfig, ConfigError, Us};
+pub use heartbeat::HeartbeatPolicy;
 pub use lifecycle::PeerTiming;
 pub use manager::{PeerManager, PeerSettings};
 pub use register::{Claim, ClaimError, ClusterIdRegister};

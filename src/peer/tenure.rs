@@ -1,5 +1,7 @@
 //! The time in which a peer holds a cluster ID: the claim, and what is shown under it, which go together.
 
+use std::time::Duration;
+
 use crate::identity::{ClusterId, ClusterName, IdentityRange, MaxConnectedClusters};
 use crate::kvstore::ListWatchOptions;
 use crate::mirror::{Admission, Follower, Mirror, Reporter};
@@ -16,6 +18,7 @@ pub(super) struct Makings {
     pub(super) width: MaxConnectedClusters,
     pub(super) list_watch: ListWatchOptions,
     pub(super) max_key_string: usize,
+    pub(super) audit_interval: Duration,
 }
 
 /// A claim and its entries. Dropped without [`Self::drain`], both stay: the gateway stops, or the task panicked and the next
@@ -44,7 +47,8 @@ impl Tenure {
         }
         let view = makings.view.clone();
         let follower =
-            Follower::new(mirror, prefix.clone().into_bytes(), makings.list_watch.clone(), makings.view.clone());
+            Follower::new(mirror, prefix.clone().into_bytes(), makings.list_watch.clone(), makings.view.clone())
+                .auditing_every(makings.audit_interval);
         Self { claim, prefix, view, follower }
     }
 
@@ -102,6 +106,7 @@ mod tests {
             width: WIDTH,
             list_watch: ListWatchOptions::default(),
             max_key_string: 1_000,
+            audit_interval: Duration::from_mins(10),
         };
         let register = ClusterIdRegister::new(ClusterId::default());
         let begin = |claim| Tenure::begin(claim, &blue, layout::state_ids(), &makings);

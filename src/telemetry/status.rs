@@ -22,24 +22,36 @@ pub enum ClusterState {
     Listing,
     /// Complete and live.
     Synced,
+    /// Complete and connected, but the store's heartbeat stands still: nothing new can be expected of it.
+    Degraded,
     /// Was synced; the connection is lost; what is known is kept.
     Reconnecting,
     /// Must not be used; the last error says why.
     Refused,
+    /// Reached, but it does not let us read what we have to; what is known is kept.
+    Denied,
 }
 
 impl ClusterState {
     /// All states, in order.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Configured,
         Self::Connecting,
         Self::ReadingConfig,
         Self::AwaitingCanary,
         Self::Listing,
         Self::Synced,
+        Self::Degraded,
         Self::Reconnecting,
         Self::Refused,
+        Self::Denied,
     ];
+
+    /// Whether it will last until somebody changes something: nothing waits for such a cluster.
+    #[must_use]
+    pub const fn is_hopeless(self) -> bool {
+        matches!(self, Self::Refused | Self::Denied)
+    }
 
     /// The state's name in metrics, API and CLI.
     #[must_use]
@@ -51,8 +63,10 @@ impl ClusterState {
             Self::AwaitingCanary => "awaiting-canary",
             Self::Listing => "listing",
             Self::Synced => "synced",
+            Self::Degraded => "degraded",
             Self::Reconnecting => "reconnecting",
             Self::Refused => "refused",
+            Self::Denied => "denied",
         }
     }
 }
@@ -120,8 +134,28 @@ pub struct ClusterStatus {
     pub reject_examples: Vec<RejectExample>,
     /// When the last change came.
     pub last_event: Option<SystemTime>,
-    /// Value of the heartbeat key, and when it was seen.
+    /// The heartbeat key's value: the time at which the store's owner wrote it, by its clock.
     pub last_heartbeat: Option<SystemTime>,
+    /// When that value was seen to change last, by our clock.
+    pub heartbeat_moved: Option<SystemTime>,
+    /// Whether it has stood still for too long.
+    pub heartbeat_stale: bool,
+    /// When what is held was compared with the store's keys last.
+    pub last_audit: Option<SystemTime>,
+    /// How often that found a difference, since start.
+    pub audit_repairs: u64,
+    /// When the certificate expires that the connection was made with.
+    pub certificate_expires: Option<SystemTime>,
+    /// Counts the sessions since start: each is one connection to one etcd.
+    pub session: u64,
+}
+
+impl ClusterStatus {
+    /// Complete, connected, and its store alive.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.state == ClusterState::Synced
+    }
 }
 
 /// The status of every cluster, by name; cheap to clone.

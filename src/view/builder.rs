@@ -72,7 +72,8 @@ impl ClusterBuilder {
         Self { interner, next, seen: None, dirty: true, scratch: Vec::new() }
     }
 
-    /// Adds or replaces. An entry with the same labels is kept as it is, revision included.
+    /// Adds or replaces. An entry with the same labels stays equal to what it was and is no change; only its revision
+    /// follows the store's, which an audit compares.
     ///
     /// # Errors
     /// [`BuildError`]; nothing is changed then.
@@ -80,17 +81,24 @@ impl ClusterBuilder {
         let offset = self.next.offset(number).ok_or(BuildError::OutOfRange(number))?;
         // A re-list and a lease's renewal bring what is there already: that is told without touching the interner.
         let held = self.next.pages.get(offset);
-        if held.is_some_and(|held| held.has_stored_form(key_string)) {
-            self.mark_seen(offset);
+        if let Some(held) = held
+            && held.has_stored_form(key_string)
+        {
+            let renewed = (held.revision() != revision).then(|| held.at_revision(revision));
+            self.keep(offset, renewed);
             return Ok(Effect::Unchanged);
         }
         let key_hash = self
             .interner
             .intern(key_string, &mut self.scratch)
             .map_err(|LabelTooLong| BuildError::LabelTooLong(number))?;
-        if held.is_some_and(|held| held.key_hash() == key_hash && held.labels() == self.scratch) {
+        if let Some(held) = held
+            && held.key_hash() == key_hash
+            && held.labels() == self.scratch
+        {
+            let renewed = (held.revision() != revision).then(|| held.at_revision(revision));
             self.scratch.clear();
-            self.mark_seen(offset);
+            self.keep(offset, renewed);
             return Ok(Effect::Unchanged);
         }
         let identity = Identity::new(number, revision, key_hash, &mut self.scratch);
@@ -127,6 +135,14 @@ impl ClusterBuilder {
         self.next.index.remove(identity.key_hash(), offset);
         self.next.checksum = self.next.checksum.wrapping_sub(identity.contribution());
         self.next.len -= 1;
+    }
+
+    /// Nobody could tell a difference, so nothing becomes dirty.
+    fn keep(&mut self, offset: u32, renewed: Option<Identity>) {
+        if let Some(renewed) = renewed {
+            self.next.pages.insert(offset, renewed);
+        }
+        self.mark_seen(offset);
     }
 
     fn mark_seen(&mut self, offset: u32) {

@@ -101,6 +101,13 @@ impl Identity {
         Self(ThinArc::from_header_and_iter(EntryHeader { key_hash, revision, number }, labels.drain(..)))
     }
 
+    /// The same number and labels, written again.
+    pub(super) fn at_revision(&self, revision: i64) -> Self {
+        let EntryHeader { key_hash, number, .. } = self.0.header.header;
+        let labels = self.labels().iter().cloned();
+        Self(ThinArc::from_header_and_iter(EntryHeader { key_hash, revision, number }, labels))
+    }
+
     /// Its number.
     #[must_use]
     pub fn number(&self) -> NumericIdentity {

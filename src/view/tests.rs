@@ -184,7 +184,7 @@ fn another_form_of_the_same_labels_is_unchanged_and_found() {
     assert_eq!(builder.upsert(number(1), ";k8s:app=;k8s:b=c", 4), Ok(Effect::Unchanged));
     let view = builder.build();
     let identity = view.get(number(1)).unwrap();
-    assert_eq!((identity.key_string().as_str(), identity.revision()), ("k8s:app=;k8s:b=c;", 1));
+    assert_eq!((identity.key_string().as_str(), identity.revision()), ("k8s:app=;k8s:b=c;", 4));
     assert_eq!(view.checksum(), contribution(number(1), "k8s:app=;k8s:b=c;"));
     for form in ["k8s:app=;k8s:b=c;", "k8s:app;k8s:b=c"] {
         assert_eq!(view.lookup(form).map(Identity::number), Some(number(1)), "{form}");

@@ -12,16 +12,20 @@ use crate::support::proxy::{Direction, Proxy};
 use crate::support::{CertSpec, EtcdOptions, EtcdServer, Pki, eventually};
 
 /// An address that drops packets: a listener whose queue is full.
-struct BlackHole {
-    address: SocketAddr,
+pub(super) struct BlackHole {
+    pub(super) address: SocketAddr,
     _listener: TcpListener,
     _queued: Vec<TcpStream>,
 }
 
 impl BlackHole {
     async fn new() -> Self {
+        Self::at((Ipv4Addr::LOCALHOST, 0).into()).await
+    }
+
+    pub(super) async fn at(address: SocketAddr) -> Self {
         let socket = TcpSocket::new_v4().unwrap();
-        socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        socket.bind(address).unwrap();
         let listener = socket.listen(0).unwrap();
         let address = listener.local_addr().unwrap();
         let mut queued = Vec::new();

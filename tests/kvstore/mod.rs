@@ -6,6 +6,7 @@
 mod connecting;
 mod fakes;
 mod listing;
+mod moving;
 mod sessions;
 mod tls;
 mod watching;

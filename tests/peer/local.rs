@@ -27,6 +27,7 @@ async fn the_local_cluster_is_shown_and_survives_its_etcd() {
         etcd: store.etcd.config(),
         timing: timing().etcd,
         list_watch: ListWatchOptions::default(),
+        audit_interval: meshgate::mirror::DEFAULT_AUDIT_INTERVAL,
     };
     let (view, board) = (View::new(WIDTH, id), StatusBoard::default());
     let metrics = Metrics::new(board.clone());

@@ -1,10 +1,12 @@
 //! Peers as they are in the field: a directory of files, real etcds over mTLS, and what a subscriber sees of it.
 
+mod audit;
 mod cluster_ids;
 mod configuration;
 mod files;
 mod golden;
 mod isolation;
+mod liveness;
 mod local;
 mod reconnect;
 
@@ -45,7 +47,6 @@ fn timing() -> PeerTiming {
             ..Timing::default()
         },
         poll: Duration::from_millis(50),
-        wait_poll: Duration::from_millis(20),
         ..PeerTiming::default()
     }
 }
@@ -145,7 +146,11 @@ impl Rig {
     }
 
     fn with(change: impl FnOnce(&mut PeerSettings)) -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        Self::over(tempfile::tempdir().unwrap(), change)
+    }
+
+    /// Over a directory that may hold files already.
+    fn over(directory: tempfile::TempDir, change: impl FnOnce(&mut PeerSettings)) -> Self {
         let us = Us { name: ClusterName::new("us").unwrap(), id: ClusterId::new(1, WIDTH).unwrap(), width: WIDTH };
         let mut settings = PeerSettings::new(us, directory.path().to_owned());
         settings.rescan = Duration::from_millis(20);

@@ -45,7 +45,11 @@ struct Shared {
 
 impl Proxy {
     pub async fn to(target: u16) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        Self::on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap(), target)
+    }
+
+    /// Listens there.
+    pub fn on(listener: TcpListener, target: u16) -> Self {
         let port = listener.local_addr().unwrap().port();
         let shared = Arc::new(Shared {
             target: target.into(),

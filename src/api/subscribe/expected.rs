@@ -111,7 +111,7 @@ impl Expected {
             return None;
         }
         let details = self.status.read(|board| {
-            let hopeless = |name: &String| board.get(name).is_some_and(|status| status.state == ClusterState::Refused);
+            let hopeless = |name: &String| board.get(name).is_some_and(|status| status.state.is_hopeless());
             let on_its_way = |name: &String| mesh.cluster_named(name).is_some_and(|cluster| cluster.is_synced());
             if self.waiting.keys().any(|name| on_its_way(name) || !(gave_up || hopeless(name))) {
                 return None;

@@ -130,7 +130,7 @@ fn number(number: u64) -> Cell {
 fn colour(state: ClusterState) -> Color {
     match state {
         ClusterState::Synced => Color::Green,
-        ClusterState::Refused => Color::Red,
+        ClusterState::Refused | ClusterState::Denied => Color::Red,
         _ => Color::Yellow,
     }
 }

@@ -24,9 +24,10 @@ use futures_util::future::BoxFuture;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use self::page::{PageInFlight, Question};
-use self::plan::{NextPage, Plan, next_page, plan};
+pub(super) use self::plan::{NextPage, next_page};
+use self::plan::{Plan, plan};
 use super::types::end_of_prefix;
-use super::{Backoff, Event, Heard, KeyValue, ListGate, Position, Session, SessionError, Watch};
+use super::{Backoff, Event, Heard, KeyReader, KeyValue, ListGate, Position, Reads, Session, SessionError, Watch};
 
 /// Options of one list-and-watch.
 #[derive(Clone, Debug)]
@@ -34,6 +35,8 @@ pub struct ListWatchOptions {
     /// Keys a page (STACK.md: small pages cost a count of the whole rest each). Halved where a page is larger than our
     /// limit.
     pub page_size: i64,
+    /// From whom pages are read.
+    pub reads: Reads,
     /// Beyond this many revisions behind, a list is cheaper than the watch's replay.
     pub max_replay: i64,
     /// Bounds the pages in flight of all list-and-watches whose options are clones of these.
@@ -42,7 +45,7 @@ pub struct ListWatchOptions {
 
 impl Default for ListWatchOptions {
     fn default() -> Self {
-        Self { page_size: 8192, max_replay: 10_000, gate: ListGate::default() }
+        Self { page_size: 8192, reads: Reads::default(), max_replay: 10_000, gate: ListGate::default() }
     }
 }
 
@@ -157,10 +160,22 @@ impl ListWatch {
         self.state = State::Start;
     }
 
+    /// Lets go of the session, which would live on otherwise. What is applied stays applied.
+    pub fn leave(&mut self) {
+        self.session = None;
+        self.state = State::Start;
+    }
+
     /// What is applied so far.
     #[must_use]
     pub const fn applied(&self) -> Option<Position> {
         self.applied
+    }
+
+    /// Reads the prefix's keys, in the same turn as all lists.
+    #[must_use]
+    pub fn keys(&self, session: &Session) -> KeyReader {
+        KeyReader::new(session.clone(), self.prefix.clone(), self.options.gate.clone())
     }
 
     /// The next thing that happens. Dropping the future loses nothing.
@@ -306,7 +321,7 @@ impl ListWatch {
     /// Begins a list. What is applied stays valid until the list is complete.
     fn list(&mut self, session: &Session) -> Step {
         let (from, end) = (self.prefix.clone(), end_of_prefix(&self.prefix));
-        let question = Question { from, end, limit: self.options.page_size, revision: 0 };
+        let question = Question { from, end, limit: self.options.page_size, revision: 0, reads: self.options.reads };
         self.state = State::Listing { page: PageInFlight::ask(session, &self.options.gate, question), revision: 0 };
         Step::ListStarted(if self.listed { ListKind::Again } else { ListKind::First })
     }

@@ -2,7 +2,7 @@
 
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::kvstore::{ListGate, RangePage, Session, SessionError};
+use crate::kvstore::{ListGate, RangePage, Reads, Session, SessionError};
 
 /// What to ask for.
 #[derive(Clone, Debug)]
@@ -12,6 +12,7 @@ pub(super) struct Question {
     pub(super) limit: i64,
     /// 0 for the first page: as of now.
     pub(super) revision: i64,
+    pub(super) reads: Reads,
 }
 
 /// In a task of its own, so that it arrives and is decoded whether the caller looks or not, and so that dropping the
@@ -25,10 +26,10 @@ pub(super) struct PageInFlight {
 impl PageInFlight {
     pub(super) fn ask(session: &Session, gate: &ListGate, question: Question) -> Self {
         let (session, gate) = (session.clone(), gate.clone());
-        let Question { from, end, limit, revision } = question.clone();
+        let Question { from, end, limit, revision, reads } = question.clone();
         let task =
             tokio::spawn(
-                async move { gate.pass(Box::pin(session.range_page(&from, &end, limit, revision, false))).await },
+                async move { gate.pass(Box::pin(session.list_page(&from, &end, limit, revision, reads))).await },
             );
         Self { question, task: AbortOnDropHandle::new(task) }
     }

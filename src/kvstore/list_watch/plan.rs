@@ -28,7 +28,7 @@ pub(super) fn plan(applied: Option<Position>, store: Position, max_replay: i64) 
 
 /// Where the next page begins, if there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum NextPage {
+pub(in crate::kvstore) enum NextPage {
     /// At that key.
     From(Vec<u8>),
     /// That was the last one.
@@ -38,7 +38,7 @@ pub(super) enum NextPage {
 }
 
 /// From what a page was asked for, its last key, and whether etcd says that there is more.
-pub(super) fn next_page(asked_from: &[u8], last_key: Option<&[u8]>, more: bool) -> NextPage {
+pub(in crate::kvstore) fn next_page(asked_from: &[u8], last_key: Option<&[u8]>, more: bool) -> NextPage {
     match last_key {
         Some(last) if last < asked_from => NextPage::Impossible("a page begins before where it was asked to"),
         Some(last) if more => NextPage::From([last, b"\0"].concat()),

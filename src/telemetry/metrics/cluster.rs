@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
@@ -13,6 +13,14 @@ use super::{always, table};
 
 /// Seconds. A peer on the same LAN lists 65,000 identities in about 0.2 s; a list that takes 3 minutes is given up.
 const SYNC_BUCKETS: [f64; 13] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 180.0];
+
+/// A sample is a double, which holds 53 bits exactly.
+const CHECKSUM_SHOWN: u64 = (1 << 48) - 1;
+
+fn unix_seconds(at: Option<SystemTime>) -> i64 {
+    let since = at.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
+    since.map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
+}
 
 /// Counters of one cluster; cheap to clone. One that outlives its cluster counts into nothing.
 #[derive(Clone, Debug)]
@@ -29,6 +37,9 @@ struct Series {
     sync: HistogramVec,
     first: Histogram,
     again: Histogram,
+    audits: IntCounterVec,
+    clean: IntCounter,
+    repaired: IntCounter,
 }
 
 impl ClusterMetrics {
@@ -40,7 +51,11 @@ impl ClusterMetrics {
             table::SYNC_DURATION.histogram_opts_of(cluster, &SYNC_BUCKETS),
             &table::SYNC_DURATION.labels_within_cluster(),
         ));
+        let audits = counters(table::AUDITS);
         Self(Arc::new(Series {
+            clean: audits.with_label_values(&["clean"]),
+            repaired: audits.with_label_values(&["repaired"]),
+            audits,
             upsert: events.with_label_values(&["upsert"]),
             delete: events.with_label_values(&["delete"]),
             unchanged: events.with_label_values(&["unchanged"]),
@@ -88,9 +103,16 @@ impl ClusterMetrics {
         self.0.again.observe(took.as_secs_f64());
     }
 
+    /// An audit came to its end: it agreed, or it found what a list had to repair.
+    pub fn audit(&self, clean: bool) {
+        if clean { &self.0.clean } else { &self.0.repaired }.inc();
+    }
+
     fn collect(&self) -> impl Iterator<Item = MetricFamily> {
-        let Series { events, rejects, failures, sync, .. } = &*self.0;
-        [events.collect(), rejects.collect(), failures.collect(), sync.collect()].into_iter().flatten()
+        let Series { events, rejects, failures, sync, audits, .. } = &*self.0;
+        [events.collect(), rejects.collect(), failures.collect(), sync.collect(), audits.collect()]
+            .into_iter()
+            .flatten()
     }
 }
 
@@ -129,9 +151,19 @@ impl Clusters {
             if !status.local {
                 peers.with_label_values(&[status.state.name()]).inc();
             }
-            let identities = always(IntGauge::with_opts(table::IDENTITIES.opts_of(&name)));
-            identities.set(i64::try_from(status.identities).unwrap_or(i64::MAX));
-            families.extend(identities.collect());
+            for (spec, value) in [
+                (table::IDENTITIES, i64::try_from(status.identities).unwrap_or(i64::MAX)),
+                (table::READY, i64::from(status.is_ready())),
+                (table::REVISION, status.revision),
+                (table::CHECKSUM, (status.checksum & CHECKSUM_SHOWN).cast_signed()),
+                (table::LAST_EVENT, unix_seconds(status.last_event)),
+                (table::LAST_HEARTBEAT, unix_seconds(status.heartbeat_moved)),
+                (table::CERTIFICATE_EXPIRY, unix_seconds(status.certificate_expires)),
+            ] {
+                let gauge = always(IntGauge::with_opts(spec.opts_of(&name)));
+                gauge.set(value);
+                families.extend(gauge.collect());
+            }
         }
         families.extend(peers.collect());
         families

@@ -79,6 +79,48 @@ pub(super) const SYNC_DURATION: Spec = Spec {
     labels: &[CLUSTER, "kind"],
     help: "Seconds from the start of a list to its publication: the first one of a cluster, or again.",
 };
+pub(super) const AUDITS: Spec = Spec {
+    name: "meshgate_audits_total",
+    kind: Kind::Counter,
+    labels: &[CLUSTER, "result"],
+    help: "Comparisons of what is held with the store's keys: clean, or repaired by a list because they differed.",
+};
+pub(super) const READY: Spec = Spec {
+    name: "meshgate_cluster_ready",
+    kind: Kind::Gauge,
+    labels: &[CLUSTER],
+    help: "Whether the cluster is complete, connected and its store alive (1) or not (0).",
+};
+pub(super) const REVISION: Spec = Spec {
+    name: "meshgate_cluster_revision",
+    kind: Kind::Gauge,
+    labels: &[CLUSTER],
+    help: "Highest revision of the cluster's store that is applied.",
+};
+pub(super) const CHECKSUM: Spec = Spec {
+    name: "meshgate_cluster_checksum",
+    kind: Kind::Gauge,
+    labels: &[CLUSTER],
+    help: "Low 48 bits of the cluster's checksum, which a sample can hold exactly: equal at every gateway that agrees.",
+};
+pub(super) const LAST_EVENT: Spec = Spec {
+    name: "meshgate_cluster_last_event_timestamp_seconds",
+    kind: Kind::Gauge,
+    labels: &[CLUSTER],
+    help: "Unix time of the last change that came from the cluster's store; 0 before the first.",
+};
+pub(super) const LAST_HEARTBEAT: Spec = Spec {
+    name: "meshgate_cluster_last_heartbeat_timestamp_seconds",
+    kind: Kind::Gauge,
+    labels: &[CLUSTER],
+    help: "Unix time at which the store's heartbeat was seen to move last; 0 before the first.",
+};
+pub(super) const CERTIFICATE_EXPIRY: Spec = Spec {
+    name: "meshgate_cluster_certificate_expiry_timestamp_seconds",
+    kind: Kind::Gauge,
+    labels: &[CLUSTER],
+    help: "Unix time at which the certificate expires that the connection was made with; 0 without one.",
+};
 pub(super) const SUBSCRIBERS: Spec =
     Spec { name: "meshgate_subscribers", kind: Kind::Gauge, labels: &[], help: "Subscription streams that are open." };
 pub(super) const SUBSCRIPTION_ENDS: Spec = Spec {
@@ -157,7 +199,7 @@ const fn process(name: &'static str, kind: Kind, help: &'static str) -> Spec {
     Spec { name, kind, labels: &[], help }
 }
 
-const OWN: [Spec; 17] = [
+const OWN: [Spec; 24] = [
     BUILD_INFO,
     PEERS,
     IDENTITIES,
@@ -165,6 +207,13 @@ const OWN: [Spec; 17] = [
     REJECTS,
     FAILURES,
     SYNC_DURATION,
+    AUDITS,
+    READY,
+    REVISION,
+    CHECKSUM,
+    LAST_EVENT,
+    LAST_HEARTBEAT,
+    CERTIFICATE_EXPIRY,
     SUBSCRIBERS,
     SUBSCRIPTION_ENDS,
     FRAMES,
