@@ -11,6 +11,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     std::fs::write(out.join("meshgate_descriptor.bin"), descriptors.encode_to_vec())?;
     tonic_prost_build::configure().build_server(false).compile_fds(descriptors.clone())?;
 
+    if std::env::var_os("CARGO_FEATURE_SERVER").is_none() {
+        return Ok(());
+    }
     // Frames of a subscription are encoded once for many subscribers, which no generated method can do: ours is beside it.
     for service in descriptors.file.iter_mut().flat_map(|file| &mut file.service) {
         service.method.retain(|method| method.name() != "Subscribe");

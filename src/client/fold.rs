@@ -6,10 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::api::pb;
-use crate::api::pb::subscribe_response::Frame;
-use crate::identity::NumericIdentity;
-use crate::view::contribution;
+use crate::identity::{NumericIdentity, contribution};
+use crate::pb;
+use crate::pb::subscribe_response::Frame;
 
 /// One identity.
 #[derive(Clone, Debug, PartialEq, Eq)]

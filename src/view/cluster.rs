@@ -1,10 +1,9 @@
 //! One version of one cluster.
 
-use super::checksum::key_hash;
 use super::entry::Identity;
 use super::index::Index;
 use super::pages::Pages;
-use crate::identity::{ClusterId, ClusterName, IdentityRange, NumericIdentity, labels_of, render_key_string};
+use crate::identity::{ClusterId, ClusterName, IdentityRange, NumericIdentity, key_hash, labels_of, render_key_string};
 
 /// Where in its source a version stands: valid at any gateway that reads the same etcd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

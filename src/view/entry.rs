@@ -4,8 +4,7 @@ use std::fmt;
 
 use triomphe::ThinArc;
 
-use super::checksum::contribution_of_hash;
-use crate::identity::{LabelRef, NumericIdentity};
+use crate::identity::{LabelRef, NumericIdentity, contribution_of_hash};
 
 /// An interned label; cheap to clone, equal to another of the same [`super::Interner`] exactly if it is the same pointer.
 #[derive(Clone)]

@@ -4,7 +4,6 @@
 //! [`View`] publishes versions joined into a [`MeshView`] with one atomic swap. Knows only `identity`.
 
 mod builder;
-mod checksum;
 mod cluster;
 mod diff;
 mod entry;
@@ -16,8 +15,8 @@ mod pages;
 #[cfg(test)]
 mod tests;
 
+pub use crate::identity::contribution;
 pub use builder::{BuildError, ClusterBuilder, Effect};
-pub use checksum::contribution;
 pub use cluster::{ClusterView, SourcePosition, SyncState};
 pub use diff::{Change, diff, diff_after};
 pub use entry::{Identity, Label};
