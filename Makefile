@@ -18,6 +18,7 @@ test: setup ## all tests
 check: ## everything that CI does: format, lints, docs, dependencies, tests
 	cargo fmt --all --check
 	cargo clippy --locked --all-targets -- -D warnings
+	cargo check --locked --lib --no-default-features --features client
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --document-private-items
 	scripts/deny
 	scripts/test

@@ -8,6 +8,7 @@ mod demo;
 mod devkit;
 mod gateway;
 mod identity;
+mod interop;
 mod kvstore;
 mod peer;
 mod support;

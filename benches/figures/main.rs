@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for a terminal")]
 
 mod alloc;
+mod fanout;
 mod latency;
 mod report;
 mod sync;
@@ -34,6 +35,9 @@ async fn run() -> Result<(), Box<dyn Error>> {
     {
         return sync::child(config.into(), prefix.clone()).await;
     }
+    if arguments.first().is_some_and(|first| first == fanout::CHILD) {
+        return fanout::child().await;
+    }
     // `cargo bench` passes `--bench`; everything else names groups.
     let wanted: Vec<&str> = arguments.iter().map(String::as_str).filter(|name| !name.starts_with('-')).collect();
     let runs = |group| wanted.is_empty() || wanted.contains(&group);
@@ -49,6 +53,9 @@ async fn run() -> Result<(), Box<dyn Error>> {
     }
     if runs("alloc") {
         alloc::run(&mut report).await?;
+    }
+    if runs("fanout") {
+        fanout::run(&mut report).await?;
     }
     report.finish()?;
     Ok(())
