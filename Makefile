@@ -1,6 +1,6 @@
 # `make` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench fmt
+.PHONY: help setup demo test soak check bench fmt
 SHELL := /bin/bash
 
 help: ## this list
@@ -14,6 +14,9 @@ demo: setup ## three clusters, their etcds and a gateway on this machine
 
 test: setup ## all tests
 	scripts/test $(ARGS)
+
+soak: setup ## random faults at five peers, for half an hour or MESHGATE_SOAK
+	MESHGATE_SOAK=$${MESHGATE_SOAK:-30m} cargo nextest run --locked --profile soak --no-capture -E 'test(field::soak)'
 
 check: ## everything that CI does: format, lints, docs, dependencies, tests
 	cargo fmt --all --check

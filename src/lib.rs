@@ -4,6 +4,7 @@
 //! - [`view`]: versions and diffs; the one picture of the mesh that everything else reads.
 //! - [`kvstore`]: etcd sessions, list and watch, in keys and bytes. [`tls`]: certificates from files.
 //! - [`mirror`]: keeps one cluster of the view in step with one prefix of one store.
+//! - [`picture`]: what was last known of each peer, kept on disk.
 //! - [`allocator`]: one label set, one number, across every node of the cluster.
 //! - [`peer`]: the directory of peers, the life of one, what it may say, who owns which cluster ID.
 //! - [`pb`]: what `proto/` says, generated. [`api`]: the gRPC services. [`client`]: the other end of them.
@@ -41,6 +42,8 @@ pub mod mirror;
 pub mod pb;
 #[cfg(feature = "server")]
 pub mod peer;
+#[cfg(feature = "server")]
+pub mod picture;
 #[cfg(feature = "server")]
 pub mod telemetry;
 #[cfg(feature = "client")]

@@ -6,6 +6,7 @@ mod allocator;
 mod api;
 mod demo;
 mod devkit;
+mod field;
 mod gateway;
 mod identity;
 mod interop;

@@ -119,7 +119,12 @@ async fn idle(report: &mut Report) -> Result<(), Box<dyn Error>> {
     drop(clients);
     let against = |target| Against { floor: None, target };
     let megabytes = Runs::new(vec![grown / 1e6]);
-    report.figure("fanout/10000_idle_subscriptions_resident", &megabytes, "MB", &against("< 500 MB, each its own connection"));
+    report.figure(
+        "fanout/10000_idle_subscriptions_resident",
+        &megabytes,
+        "MB",
+        &against("< 500 MB, each its own connection"),
+    );
     let seconds = Runs::new(vec![opened.as_secs_f64()]);
     report.figure("fanout/10000_subscriptions_opened", &seconds, "s", &against("by one client, one after the other"));
     Ok(())
@@ -268,7 +273,11 @@ impl Log {
 
     /// Milliseconds from the acknowledgement of a put on; 0 where the news was faster than it.
     fn since_put(&self, heard: &[OnceLock<Instant>]) -> Runs {
-        let took = self.put.iter().zip(heard).filter_map(|(put, heard)| Some(heard.get()?.saturating_duration_since(*put.get()?)));
+        let took = self
+            .put
+            .iter()
+            .zip(heard)
+            .filter_map(|(put, heard)| Some(heard.get()?.saturating_duration_since(*put.get()?)));
         Runs::new(took.map(|took| took.as_secs_f64() * 1e3).collect())
     }
 }
@@ -309,11 +318,8 @@ async fn fan_out(report: &mut Report) -> Result<(), Box<dyn Error>> {
     };
 
     // Subscribers on threads of their own, so that their cost can be told from the gateway's.
-    let subscribers = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .thread_name("subscriber")
-        .enable_all()
-        .build()?;
+    let subscribers =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("subscriber").enable_all().build()?;
     let mut kv = remote.client().kv_client();
     let base = kv.put("meshgate-bench/begin", "", None).await?.header().ok_or("no header")?.revision() + 1;
     // Other keys of the store are written meanwhile: twice as many revisions are enough.
@@ -395,11 +401,26 @@ async fn fan_out(report: &mut Report) -> Result<(), Box<dyn Error>> {
     let (watch, last) = (log.since_put(&log.watch), log.since_put(&log.last));
     for (name, q) in [("p50", 0.5), ("p99", 0.99)] {
         let against = Against { floor: Some(watch.quantile(q)), target: "to the last of 1,000; floor: a raw watch" };
-        report.figure(&format!("fanout/1000x50_put_to_last_{name}"), &Runs::new(vec![last.quantile(q)]), "ms", &against);
+        report.figure(
+            &format!("fanout/1000x50_put_to_last_{name}"),
+            &Runs::new(vec![last.quantile(q)]),
+            "ms",
+            &against,
+        );
     }
     let against = |target| Against { floor: None, target };
-    report.figure("fanout/1000x50_cpu_subscribers", &Runs::new(vec![theirs / took]), "cores", &against("their own cost, TLS and decoding"));
-    report.figure("fanout/1000x50_cpu_gateway", &Runs::new(vec![(all - theirs) / took]), "cores", &against("the gateway's, and the writer's"));
+    report.figure(
+        "fanout/1000x50_cpu_subscribers",
+        &Runs::new(vec![theirs / took]),
+        "cores",
+        &against("their own cost, TLS and decoding"),
+    );
+    report.figure(
+        "fanout/1000x50_cpu_gateway",
+        &Runs::new(vec![(all - theirs) / took]),
+        "cores",
+        &against("the gateway's, and the writer's"),
+    );
     Ok(())
 }
 

@@ -7,7 +7,11 @@
 
 mod alloc;
 mod fanout;
+mod faults;
 mod latency;
+#[allow(dead_code, clippy::unwrap_used, reason = "the tests' proxy, of which tests use more")]
+#[path = "../../tests/support/proxy.rs"]
+mod proxy;
 mod report;
 mod sync;
 mod view;
@@ -56,6 +60,9 @@ async fn run() -> Result<(), Box<dyn Error>> {
     }
     if runs("fanout") {
         fanout::run(&mut report).await?;
+    }
+    if runs("faults") {
+        faults::run(&mut report).await?;
     }
     report.finish()?;
     Ok(())

@@ -97,6 +97,8 @@ pub enum Removal {
     InUse,
     /// It, or a lock on it, was touched meanwhile. Nothing is removed.
     Touched,
+    /// It was gone before.
+    Gone,
 }
 
 /// A lock as the garbage collector sees it.

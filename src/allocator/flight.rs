@@ -225,13 +225,18 @@ impl<B: Backend> Allocator<B> {
             }
         });
         let in_use = state.local.users_of(key) > 0;
+        if in_use && let Ok((obtained, _)) = &counted {
+            // Its record may have been told to be gone while we took the reference.
+            state.pool.remove(obtained.number);
+        }
         self.0.metrics.pool(&state.pool);
+        let local = state.local.len();
         drop(state);
-        self.0.metrics.leases(self.0.backend.leases());
+        self.0.metrics.references(local, self.0.backend.leases());
         match counted {
             Ok((obtained, first)) => {
                 if let (true, Some(revision)) = (in_use, obtained.revision) {
-                    self.0.masters.insert(obtained.number, key, revision);
+                    self.show(obtained.number, key, revision);
                 }
                 for (index, waiter) in waiters.into_iter().enumerate() {
                     let is_first = index == 0;

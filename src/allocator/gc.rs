@@ -14,11 +14,9 @@ use super::metrics::AllocatorMetrics;
 use super::{AllocError, NumberRange};
 use crate::identity::NumericIdentity;
 
-/// How to collect; the defaults are Cilium's (WIRE.md, "Constants that others expect").
-#[derive(Clone, Copy, Debug)]
-pub struct GcSettings {
-    /// The numbers that are ours to collect; never another's (A9).
-    pub numbers: NumberRange,
+/// When to collect; the defaults are Cilium's (WIRE.md, "Constants that others expect").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GcTimes {
     /// Time between two rounds over records.
     pub identity_interval: Duration,
     /// Time between two rounds over locks. A lock whose lease is dead or abandoned is gone after two of them.
@@ -27,16 +25,30 @@ pub struct GcSettings {
     pub pace: Duration,
 }
 
-impl GcSettings {
-    /// The defaults for those numbers.
-    #[must_use]
-    pub const fn new(numbers: NumberRange) -> Self {
+impl Default for GcTimes {
+    fn default() -> Self {
         Self {
-            numbers,
             identity_interval: Duration::from_mins(15),
             lock_interval: Duration::from_secs(30),
             pace: Duration::from_millis(24),
         }
+    }
+}
+
+/// How to collect.
+#[derive(Clone, Copy, Debug)]
+pub struct GcSettings {
+    /// The numbers that are ours to collect; never another's (A9).
+    pub numbers: NumberRange,
+    /// When.
+    pub times: GcTimes,
+}
+
+impl GcSettings {
+    /// The defaults for those numbers.
+    #[must_use]
+    pub fn new(numbers: NumberRange) -> Self {
+        Self { numbers, times: GcTimes::default() }
     }
 }
 
@@ -76,18 +88,23 @@ impl IdentityGc {
         let unused = backend.unused(ours).await?;
         let marks = std::mem::take(&mut self.marks);
         let mut round = GcRound::default();
+        let mut gone = 0;
         let mut next = Instant::now();
         for record in unused {
             if marks.get(&record.number) == Some(&record.revision) {
                 sleep_until(next).await;
-                match backend.remove_unused(&record).await {
+                match Self::remove(backend, &record).await {
                     Ok(Removal::Removed) => {
                         tracing::info!(number = %record.number, labels = %record.labels, "unused identity removed");
-                        next = Instant::now() + self.settings.pace;
+                        next = Instant::now() + self.settings.times.pace;
                         round.removed.push(record);
                         continue;
                     }
                     Ok(Removal::InUse) => continue,
+                    Ok(Removal::Gone) => {
+                        gone += 1;
+                        continue;
+                    }
                     Ok(Removal::Touched) => {}
                     Err(error) => tracing::warn!(number = %record.number, %error, "unused identity not removed"),
                 }
@@ -95,61 +112,87 @@ impl IdentityGc {
             self.marks.insert(record.number, record.revision);
             round.marked.push(record);
         }
-        round.alive = total - round.removed.len();
+        round.alive = total - round.removed.len() - gone;
         Ok(round)
     }
+
+    /// Asks once more where the answer did not come: what is gone then went by our first try, or would have gone by it.
+    async fn remove<B: Backend>(backend: &B, record: &MasterRecord) -> Result<Removal, AllocError> {
+        match backend.remove_unused(record).await {
+            Err(error) if error.is_retryable() => match backend.remove_unused(record).await? {
+                Removal::Gone => Ok(Removal::Removed),
+                other => Ok(other),
+            },
+            result => result,
+        }
+    }
+}
+
+/// What one round over locks found and did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LockGcRound {
+    /// Locks that stay.
+    pub alive: usize,
+    /// How long the oldest of those has been seen unchanged.
+    pub oldest: Duration,
+    /// Removed.
+    pub removed: Vec<LockRecord>,
 }
 
 /// Collects locks. Goes by unchanged revisions and its own clock, not by leases: those can outlive their time by far (G12).
 #[derive(Clone, Debug, Default)]
 pub struct LockGc {
-    marks: HashMap<String, i64>,
+    /// Revision, and since when it is known.
+    marks: HashMap<String, (i64, Instant)>,
 }
 
 impl LockGc {
-    /// One round: how many locks stay, and those removed. A holder that is removed while it lives notices at its next write,
-    /// which is conditional on its lock, and begins anew.
+    /// One round. A holder whose lock is removed while it lives notices at its next write, which is conditional on its lock,
+    /// and begins anew.
     ///
     /// # Errors
     /// The store could not be read; the marks stay.
-    pub async fn round<B: Backend>(&mut self, backend: &B) -> Result<(usize, Vec<LockRecord>), AllocError> {
+    pub async fn round<B: Backend>(&mut self, backend: &B) -> Result<LockGcRound, AllocError> {
         let locks = backend.locks().await?;
-        let total = locks.len();
-        let marks = std::mem::take(&mut self.marks);
-        let mut removed = Vec::new();
+        let now = Instant::now();
+        let mut marks = std::mem::take(&mut self.marks);
+        let mut round = LockGcRound::default();
         for lock in locks {
-            if marks.get(&lock.path) == Some(&lock.revision) {
+            let marked = marks.remove(&lock.path).filter(|(revision, _)| *revision == lock.revision);
+            if marked.is_some() {
                 match backend.remove_lock(&lock).await {
                     Ok(true) => {
                         tracing::warn!(lock = lock.path, "lock removed that was held over two rounds");
-                        removed.push(lock);
+                        round.removed.push(lock);
+                        continue;
                     }
-                    Ok(false) => {}
-                    Err(error) => {
-                        tracing::warn!(lock = lock.path, %error, "old lock not removed");
-                        self.marks.insert(lock.path, lock.revision);
-                    }
+                    // Gone, or another one by now.
+                    Ok(false) => continue,
+                    Err(error) => tracing::warn!(lock = lock.path, %error, "old lock not removed"),
                 }
-            } else {
-                self.marks.insert(lock.path, lock.revision);
             }
+            let since = marked.map_or(now, |(_, since)| since);
+            round.alive += 1;
+            round.oldest = round.oldest.max(now - since);
+            self.marks.insert(lock.path, (lock.revision, since));
         }
-        Ok((total - removed.len(), removed))
+        Ok(round)
     }
 }
 
 /// Collects for ever, both kinds at their intervals. The caller sees to it that one replica does at a time, and drops the
 /// future to stop: every removal is complete in itself.
 pub async fn collect<B: Backend>(backend: &B, settings: GcSettings, metrics: &AllocatorMetrics) {
+    let _collecting = metrics.collecting();
     let identities = async {
         let mut gc = IdentityGc::new(settings);
         loop {
             let since = Instant::now();
             match gc.round(backend).await {
-                Ok(round) => metrics.gc("identity", round.alive, round.removed.len(), since.elapsed()),
+                Ok(round) => metrics.identities_collected(round.alive, round.removed.len(), since.elapsed()),
                 Err(error) => tracing::warn!(%error, "no collection of identities this time"),
             }
-            sleep(settings.identity_interval.saturating_sub(since.elapsed())).await;
+            sleep(settings.times.identity_interval.saturating_sub(since.elapsed())).await;
         }
     };
     let locks = async {
@@ -157,10 +200,12 @@ pub async fn collect<B: Backend>(backend: &B, settings: GcSettings, metrics: &Al
         loop {
             let since = Instant::now();
             match gc.round(backend).await {
-                Ok((alive, removed)) => metrics.gc("lock", alive, removed.len(), since.elapsed()),
+                Ok(LockGcRound { alive, oldest, removed }) => {
+                    metrics.locks_collected(alive, oldest, removed.len(), since.elapsed());
+                }
                 Err(error) => tracing::warn!(%error, "no collection of locks this time"),
             }
-            sleep(settings.lock_interval.saturating_sub(since.elapsed())).await;
+            sleep(settings.times.lock_interval.saturating_sub(since.elapsed())).await;
         }
     };
     tokio::join!(identities, locks);

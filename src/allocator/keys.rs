@@ -16,14 +16,19 @@ impl Paths {
     /// # Errors
     /// A base or a node name that is not made of plain path segments; in the node's case, of exactly one.
     pub fn new(base: &str, node: &str) -> Result<Self, AllocError> {
-        let plain = |text: &str| text.split('/').all(|segment| !matches!(segment, "" | "." | ".."));
-        if !plain(base) {
+        if !base.split('/').all(is_plain) {
             return Err(AllocError::Refused(format!("{base:?} is no path of plain segments")));
         }
-        if !plain(node) || node.contains('/') {
+        if !Self::is_node(node) {
             return Err(AllocError::Refused(format!("{node:?} cannot tell a node: it must be one plain path segment")));
         }
         Ok(Self { base: base.to_owned(), node: node.to_owned() })
+    }
+
+    /// Whether that name can tell a node: exactly one plain path segment.
+    #[must_use]
+    pub fn is_node(name: &str) -> bool {
+        is_plain(name) && !name.contains('/')
     }
 
     /// What everything is below.
@@ -115,6 +120,10 @@ impl Paths {
             _ => Err(AllocError::InvalidLabels("path steps lead out of the allocator's folders".to_owned())),
         }
     }
+}
+
+fn is_plain(segment: &str) -> bool {
+    !matches!(segment, "" | "." | "..")
 }
 
 /// Whether `path` is a reference below `prefix` and of exactly that label set: nothing but a node name follows.

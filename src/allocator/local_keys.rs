@@ -31,6 +31,8 @@ pub enum Released {
 pub struct LocalKeys {
     by_key: HashMap<Key, Local>,
     by_number: HashMap<NumericIdentity, Key>,
+    /// How many have users.
+    used: usize,
 }
 
 impl LocalKeys {
@@ -54,6 +56,7 @@ impl LocalKeys {
         let local = self.by_key.entry(key.clone()).or_insert(Local { number, users: 0, verified: false });
         self.by_number.entry(number).or_insert_with(|| key.clone());
         let first = local.users == 0;
+        self.used += usize::from(first && users > 0);
         local.users += users;
         local.verified = true;
         Ok(first)
@@ -69,6 +72,7 @@ impl LocalKeys {
                     return Released::InUse;
                 }
                 local.verified = false;
+                self.used -= 1;
                 Released::LastUse(local.number)
             }
             _ => Released::NotFound,
@@ -116,14 +120,14 @@ impl LocalKeys {
 
     /// How many label sets have users.
     #[must_use]
-    pub fn len(&self) -> usize {
-        self.in_use().count()
+    pub const fn len(&self) -> usize {
+        self.used
     }
 
     /// Whether none has.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.in_use().next().is_none()
+    pub const fn is_empty(&self) -> bool {
+        self.used == 0
     }
 }
 

@@ -16,12 +16,36 @@ pub trait Masters: Send + Sync + 'static {
     /// The labels of a number.
     fn labels_of(&self, number: NumericIdentity) -> Option<Box<str>>;
 
-    /// An allocation of our own that the store confirmed at `revision`: to be seen at once, without waiting for the store to
-    /// tell. What the store tells of older revisions must not undo it.
-    fn insert(&self, number: NumericIdentity, key: &Key, revision: i64);
+    /// The record of an allocation of our own, which the store confirmed at `revision`: to be seen at once, without waiting
+    /// for the store to tell. What the store tells of older revisions must not undo it.
+    fn insert(&self, number: NumericIdentity, key: &Key, revision: i64) -> Inserted;
 
     /// A record whose delete was held back by [`Vanished::Protected`] is not wanted any more after all.
     fn forget(&self, number: NumericIdentity);
+}
+
+/// What is known of a record whose allocation is told to the picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Inserted {
+    /// It is seen.
+    Seen,
+    /// The store has told already that it left after that revision. It is held back as by [`Vanished::Protected`], and has
+    /// to be written again.
+    Left,
+}
+
+/// What the follower of the store tells the allocator.
+pub trait RecordListener: Send + Sync + 'static {
+    /// The store listed all records of the cluster for the first time, or anew: these numbers are in use.
+    fn listed(&self, numbers: Vec<NumericIdentity>);
+
+    /// A record appeared in the store, or changed.
+    fn appeared(&self, number: NumericIdentity);
+
+    /// A record left the store.
+    #[must_use]
+    fn vanished(&self, number: NumericIdentity) -> Vanished;
 }
 
 /// What becomes of a record that left the store.
@@ -104,8 +128,9 @@ impl Masters for MasterTable {
         self.maps().labels.get(&number).map(|(labels, _)| labels.clone())
     }
 
-    fn insert(&self, number: NumericIdentity, key: &Key, revision: i64) {
+    fn insert(&self, number: NumericIdentity, key: &Key, revision: i64) -> Inserted {
         self.put(number, key.as_str(), revision);
+        Inserted::Seen
     }
 
     fn forget(&self, number: NumericIdentity) {
@@ -122,7 +147,7 @@ mod tests {
     fn what_was_inserted_outlives_late_news_of_its_forerunner() {
         let (table, key) = (MasterTable::default(), Key::parse("k8s:a=1;").unwrap());
         let [first, second] = [7, 8].map(NumericIdentity::new);
-        table.insert(second, &key, 200);
+        assert_eq!(table.insert(second, &key, 200), Inserted::Seen);
         table.put(first, key.as_str(), 99);
         assert_eq!(table.numbers_of(&key), [first, second]);
         table.remove(first, 150);

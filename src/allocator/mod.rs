@@ -5,8 +5,8 @@
 //! is. [`Allocator`] joins them: `flight` (callers of one label set share one way to the store), `attempt` (without a lock
 //! where possible), `release`, `upkeep` (what is in use stays in the store), each label set in a lane of its own. `gc` collects what nobody uses any more.
 //!
-//! Talks to [`crate::kvstore`] below; whoever follows the store (the mirror) implements [`Masters`] and calls
-//! [`Allocator::listed`], [`Allocator::appeared`] and [`Allocator::vanished`].
+//! Talks to [`crate::kvstore`] below; whoever follows the store (the mirror) implements [`Masters`] and tells the
+//! allocator as its [`RecordListener`].
 
 mod attempt;
 pub mod backend;
@@ -27,11 +27,11 @@ mod upkeep;
 
 pub use error::AllocError;
 pub use flight::Allocation;
-pub use gc::{GcRound, GcSettings, IdentityGc, LockGc, collect};
+pub use gc::{GcRound, GcSettings, GcTimes, IdentityGc, LockGc, LockGcRound, collect};
 pub use key::{Key, MAX_KEY_STRING};
 pub use keys::{Paths, is_slave_of};
 pub use local_keys::{LocalKeys, OtherUse, Released};
-pub use masters::{MasterTable, Masters, Vanished};
+pub use masters::{Inserted, MasterTable, Masters, RecordListener, Vanished};
 pub use metrics::AllocatorMetrics;
 pub use pool::{IdPool, NumberRange};
 pub use service::{Allocator, AllocatorSettings, AllocatorStatus};

@@ -51,8 +51,12 @@ impl<B: Backend> Allocator<B> {
                 }
                 match self.0.backend.release(number, &key).await {
                     Ok(()) => {
-                        self.0.state().local.forget(&key);
-                        self.0.metrics.leases(self.0.backend.leases());
+                        let local = {
+                            let mut state = self.0.state();
+                            state.local.forget(&key);
+                            state.local.len()
+                        };
+                        self.0.metrics.references(local, self.0.backend.leases());
                         return;
                     }
                     Err(error) => tracing::debug!(%key, %error, "reference not deleted yet"),

@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 use super::backend::{Backend, BackendStatus};
 use super::flight::Flight;
 use super::lanes::Lanes;
-use super::masters::{Masters, Vanished};
+use super::masters::{Inserted, Masters, RecordListener, Vanished};
 use super::metrics::AllocatorMetrics;
 use super::{AllocError, IdPool, Key, LocalKeys, NumberRange};
 use crate::identity::NumericIdentity;
@@ -73,6 +73,8 @@ pub(super) struct Inner<B> {
     pub(super) cancel: CancellationToken,
     state: Mutex<State>,
     listed: watch::Sender<bool>,
+    /// References that are being written again after the loss of a lease.
+    pub(super) missing: watch::Sender<usize>,
 }
 
 impl<B: std::fmt::Debug> std::fmt::Debug for Inner<B> {
@@ -131,6 +133,7 @@ impl<B: Backend> Allocator<B> {
             cancel: CancellationToken::new(),
             state: Mutex::new(state),
             listed: watch::Sender::new(false),
+            missing: watch::Sender::new(0),
         }))
     }
 
@@ -169,6 +172,7 @@ impl<B: Backend> Allocator<B> {
         for (number, key) in missing {
             self.protect(number, key);
         }
+        self.0.metrics.listed();
         self.0.backend.bootstrapped();
         self.0.listed.send_replace(true);
     }
@@ -192,6 +196,13 @@ impl<B: Backend> Allocator<B> {
         state.pool.insert(number);
         self.0.metrics.pool(&state.pool);
         Vanished::Gone
+    }
+
+    /// An allocation is in the picture from now on. If its record left the store meanwhile, it is written again.
+    pub(super) fn show(&self, number: NumericIdentity, key: &Key, revision: i64) {
+        if self.0.masters.insert(number, key, revision) == Inserted::Left {
+            self.protect(number, key.clone());
+        }
     }
 
     /// The number of a label set: from the local picture, else from the store.
@@ -230,6 +241,12 @@ impl<B: Backend> Allocator<B> {
         }
     }
 
+    /// How many references are being written again because the lease that they hung on was lost.
+    #[must_use]
+    pub fn missing_references(&self) -> watch::Receiver<usize> {
+        self.0.missing.subscribe()
+    }
+
     /// The backend.
     #[must_use]
     pub fn backend(&self) -> &B {
@@ -245,6 +262,20 @@ impl<B: Backend> Allocator<B> {
         let deadline = deadline.min(Instant::now() + self.0.settings.first_list);
         // The sender lives as long as `self`.
         within(deadline, "waiting for the first list of identities", listed.wait_for(|&listed| listed)).await.map(drop)
+    }
+}
+
+impl<B: Backend> RecordListener for Allocator<B> {
+    fn listed(&self, numbers: Vec<NumericIdentity>) {
+        Self::listed(self, numbers);
+    }
+
+    fn appeared(&self, number: NumericIdentity) {
+        Self::appeared(self, number);
+    }
+
+    fn vanished(&self, number: NumericIdentity) -> Vanished {
+        Self::vanished(self, number)
     }
 }
 

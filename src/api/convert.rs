@@ -77,6 +77,11 @@ pub(super) fn cluster_info(name: String, status: ClusterStatus) -> pb::ClusterIn
         session: status.session,
         last_audit: status.last_audit.map(timestamp),
         audit_repairs: status.audit_repairs,
+        stale: status.stale,
+        unavailable_since: status.unavailable_since.map(timestamp),
+        revoked: status.revoked,
+        picture_kept: status.picture_kept.map(timestamp),
+        picture_trouble: status.picture_trouble.unwrap_or_default(),
     }
 }
 

@@ -64,7 +64,7 @@ fn table(clusters: &[pb::ClusterInfo], now: SystemTime) -> Table {
         table.add_row([
             Cell::new(name),
             Cell::new(id).set_alignment(CellAlignment::Right),
-            Cell::new(state_name(cluster.state())).fg(state_colour(cluster.state())),
+            Cell::new(shown_state(cluster)).fg(state_colour(cluster.state())),
             Cell::new(since),
             number(cluster.identities),
             number(cluster.rejects.values().sum()),
@@ -89,6 +89,21 @@ fn details(cluster: &pb::ClusterInfo, now: SystemTime, out: &mut Out) -> Result<
             out.line(format_args!("  {}", error.hint))?;
         }
     }
+    let out_of_step = cluster.unavailable_since.and_then(|since| age(since, now)).unwrap_or_default();
+    if cluster.stale {
+        let kept = cluster.picture_kept.and_then(|kept| age(kept, now)).unwrap_or_default();
+        out.line(format_args!(
+            "\n{BOLD}{name}{BOLD:#}: {YELLOW}shown as last known{YELLOW:#}, kept {kept} ago; out of step for {out_of_step}"
+        ))?;
+    }
+    if cluster.revoked {
+        out.line(format_args!(
+            "\n{BOLD}{name}{BOLD:#}: {RED}its entries were withdrawn{RED:#}, after peer-ttl; out of step for {out_of_step}"
+        ))?;
+    }
+    if !cluster.picture_trouble.is_empty() {
+        out.line(format_args!("\n{BOLD}{name}{BOLD:#}: {YELLOW}picture{YELLOW:#}: {}", cluster.picture_trouble))?;
+    }
     if !cluster.rejects.is_empty() {
         let mut reasons: Vec<_> = cluster.rejects.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
         reasons.sort_unstable();
@@ -109,6 +124,16 @@ const fn state_colour(state: pb::ClusterState) -> Color {
     }
 }
 
+/// The state, and what it does not say of what is held.
+fn shown_state(cluster: &pb::ClusterInfo) -> String {
+    let state = state_name(cluster.state());
+    match (cluster.stale, cluster.revoked) {
+        (true, _) => format!("{state}, stale"),
+        (_, true) => format!("{state}, revoked"),
+        _ => state,
+    }
+}
+
 /// `CLUSTER_STATE_AWAITING_CANARY` as the metrics name it: `awaiting-canary`.
 fn state_name(state: pb::ClusterState) -> String {
     state.as_str_name().trim_start_matches("CLUSTER_STATE_").to_ascii_lowercase().replace('_', "-")
@@ -116,6 +141,7 @@ fn state_name(state: pb::ClusterState) -> String {
 
 /// A cluster for programs. What JSON's numbers cannot hold is written in hexadecimal.
 #[derive(Debug, Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "the fields are the API's")]
 struct ClusterOut<'a> {
     name: &'a str,
     cluster_id: u32,
@@ -141,6 +167,11 @@ struct ClusterOut<'a> {
     session: u64,
     last_audit: Option<String>,
     audit_repairs: u64,
+    stale: bool,
+    unavailable_since: Option<String>,
+    revoked: bool,
+    picture_kept: Option<String>,
+    picture_trouble: &'a str,
 }
 
 #[derive(Debug, Serialize)]
@@ -200,6 +231,11 @@ impl<'a> From<&'a pb::ClusterInfo> for ClusterOut<'a> {
             session: info.session,
             last_audit: info.last_audit.and_then(rfc3339),
             audit_repairs: info.audit_repairs,
+            stale: info.stale,
+            unavailable_since: info.unavailable_since.and_then(rfc3339),
+            revoked: info.revoked,
+            picture_kept: info.picture_kept.and_then(rfc3339),
+            picture_trouble: &info.picture_trouble,
         }
     }
 }

@@ -59,7 +59,7 @@ async fn collect(config: &Config, dry_run: bool, wait: Duration) -> anyhow::Resu
     // Collecting writes no reference, so the node's name does not matter.
     let backend = EtcdBackend::new(store, Paths::new(STATE_PREFIX, "gc")?, numbers, EtcdTerms::default());
 
-    let mut gc = IdentityGc::new(GcSettings::new(numbers));
+    let mut gc = IdentityGc::new(GcSettings { numbers, times: config.allocating.gc });
     let first = gc.round(&backend).await.context("cannot read the identities")?;
     println!("{BOLD}{} identities of {}, {} unused{BOLD:#}", first.alive, config.cluster.name, first.marked.len());
     if dry_run {

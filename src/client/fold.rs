@@ -55,6 +55,8 @@ pub struct Cluster {
     pub identities: BTreeMap<u32, Arc<Entry>>,
     /// Where it stands in its store.
     pub position: Option<pb::SourcePosition>,
+    /// As the gateway last knew it before its own start: the store was not reached since.
+    pub stale: bool,
     checksum: u64,
     token: Vec<u8>,
 }
@@ -131,13 +133,22 @@ pub enum Update {
         first: bool,
         /// What was known of it before was confirmed; what changed since follows.
         resumed: bool,
+        /// It is as the gateway last knew it before its own start.
+        stale: bool,
         /// Against what was known of it before.
         changes: Vec<Change>,
+    },
+    /// A cluster that was stale is in step with its store from here on.
+    Confirmed {
+        /// Which.
+        cluster: String,
     },
     /// Every cluster that was known at the start is complete.
     AllSynced {
         /// But these.
         left_out: Vec<String>,
+        /// These are stale.
+        stale: Vec<String>,
     },
     /// A cluster's state changed: whether it is kept in step.
     Status(pb::ClusterStatus),
@@ -261,18 +272,19 @@ impl Fold {
             }
             Frame::SnapshotChunk(chunk) => self.chunk(chunk),
             Frame::Synced(synced) => self.synced(synced),
-            Frame::AllSynced(pb::AllSynced { left_out, unsettled, .. }) => {
+            Frame::AllSynced(pb::AllSynced { left_out, stale, unsettled, .. }) => {
                 let unconfirmed =
                     |name: &&String| !unsettled && !self.confirmed.contains(*name) && !left_out.contains(name);
                 let gone: Vec<_> = self.mesh.keys().filter(unconfirmed).cloned().collect();
                 let mut updates: Vec<_> = gone.into_iter().filter_map(|cluster| self.removed(cluster)).collect();
-                updates.push(Update::AllSynced { left_out });
+                updates.push(Update::AllSynced { left_out, stale });
                 Ok(updates)
             }
             Frame::Batch(batch) => Ok(self.batch(batch)?.into_iter().collect()),
             Frame::ClusterRemoved(pb::ClusterRemoved { cluster, .. }) => {
                 Ok(self.removed(cluster).into_iter().collect())
             }
+            Frame::Confirmed(confirmed) => self.confirmed(confirmed).map(|update| vec![update]),
             Frame::ClusterStatus(status) => one(Update::Status(status)),
             Frame::Heartbeat(heartbeat) => {
                 // A filter may have hidden what led to a newer token.
@@ -300,14 +312,14 @@ impl Fold {
     }
 
     fn synced(&mut self, synced: pb::Synced) -> Result<Vec<Update>, FoldError> {
-        let pb::Synced { cluster, cluster_id, count, checksum, position, resumed, token, .. } = synced;
+        let pb::Synced { cluster, cluster_id, count, checksum, position, resumed, token, stale } = synced;
         if resumed {
-            return self.resumed(cluster, count, checksum, position, token);
+            return self.resumed(cluster, count, checksum, position, token, stale);
         }
         let Some(mut now) = self.staged.remove(&cluster) else {
             return Err(FoldError::OutOfTurn { cluster, frame: "a Synced", when: "without a SnapshotBegin" });
         };
-        (now.position, now.token) = (position, token);
+        (now.position, now.token, now.stale) = (position, token, stale);
         self.verify(&cluster, &now, count, checksum)?;
         // An ID belongs to one cluster. One that had it in an earlier stream has lost it since.
         // The reserved identities' has no name, and its 0 is nobody's.
@@ -320,7 +332,7 @@ impl Fold {
         let changes = now.changes_since(before.as_ref().unwrap_or(&Cluster::default()));
         self.mesh.insert(cluster.clone(), now);
         self.confirmed.insert(cluster.clone());
-        updates.push(Update::Synced { cluster, first: before.is_none(), resumed: false, changes });
+        updates.push(Update::Synced { cluster, first: before.is_none(), resumed: false, stale, changes });
         Ok(updates)
     }
 
@@ -332,22 +344,34 @@ impl Fold {
         checksum: u64,
         position: Option<pb::SourcePosition>,
         token: Vec<u8>,
+        stale: bool,
     ) -> Result<Vec<Update>, FoldError> {
         let Some(held) = self.mesh.get(&cluster) else {
             return Err(FoldError::OutOfTurn { cluster, frame: "a Synced that resumes", when: "of what is not held" });
         };
         self.verify(&cluster, held, count, checksum)?;
         if let Some(held) = self.mesh.get_mut(&cluster) {
-            (held.position, held.token) = (position, token);
+            (held.position, held.token, held.stale) = (position, token, stale);
         }
         self.staged.remove(&cluster);
         self.confirmed.insert(cluster.clone());
-        Ok(vec![Update::Synced { cluster, first: false, resumed: true, changes: Vec::new() }])
+        Ok(vec![Update::Synced { cluster, first: false, resumed: true, stale, changes: Vec::new() }])
     }
 
     fn newer_token(&mut self, cluster: &str, token: &[u8]) {
         if let Some(held) = self.mesh.get_mut(cluster).filter(|_| self.confirmed.contains(cluster)) {
             token.clone_into(&mut held.token);
+        }
+    }
+
+    fn confirmed(&mut self, confirmed: pb::Confirmed) -> Result<Update, FoldError> {
+        let pb::Confirmed { cluster, position, .. } = confirmed;
+        match self.mesh.get_mut(&cluster).filter(|_| self.confirmed.contains(&cluster)) {
+            Some(held) => {
+                (held.stale, held.position) = (false, position);
+                Ok(Update::Confirmed { cluster })
+            }
+            None => Err(FoldError::OutOfTurn { cluster, frame: "a Confirmed", when: "before its Synced" }),
         }
     }
 

@@ -59,6 +59,7 @@ pub(super) fn record(fold: &Fold) -> Vec<u8> {
             position: cluster.position,
             resumed: false,
             token: cluster.token().to_vec(),
+            stale: cluster.stale,
         }));
     }
     bytes

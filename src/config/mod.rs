@@ -3,6 +3,7 @@
 //! Every setting is a row of one table (`settings.rs`), from which flags, variables, keys, help and defaults are made.
 //! Whatever is wrong is found in one go, and said in one line each: where it was written, what is wrong, what to do.
 
+mod allocating;
 mod error;
 mod resolve;
 mod settings;
@@ -15,6 +16,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use allocating::AllocatingConfig;
 pub use error::{ConfigError, Origin, Problem};
 pub use sources::{Environment, Flags};
 
@@ -43,6 +45,8 @@ pub struct Config {
     pub cluster: ClusterConfig,
     /// Its store, and the peers.
     pub stores: StoresConfig,
+    /// Allocating in the own cluster's store.
+    pub allocating: AllocatingConfig,
     /// The gRPC API.
     pub api: ApiConfig,
     /// Where `/metrics`, `/livez` and `/readyz` are served.
@@ -79,6 +83,10 @@ pub struct StoresConfig {
     pub peer_rescan: Duration,
     /// How long readiness waits for the peers' first sync.
     pub peer_readiness_wait: Duration,
+    /// Where pictures of the peers are kept, if anywhere.
+    pub state_dir: Option<PathBuf>,
+    /// How long a peer may be out of step before its entries are withdrawn; for ever if none.
+    pub peer_ttl: Option<Duration>,
     /// Deadlines and intervals of every session.
     pub timing: Timing,
     /// How often all keys of a store are compared with what is held.
@@ -156,6 +164,7 @@ impl Config {
     fn assemble(r: &mut Resolver) -> Option<Self> {
         let cluster = cluster(r);
         let stores = stores(r);
+        let allocating = allocating::read(r);
         let api = api(r);
         let http_listen = r.address(&s::HTTP_LISTEN);
         let shutdown_grace = r.time(&s::SHUTDOWN_GRACE, times(0, 3_600_000));
@@ -170,6 +179,7 @@ impl Config {
         Some(Self {
             cluster: cluster?,
             stores: stores?,
+            allocating: allocating?,
             api: api?,
             http_listen: http_listen?,
             shutdown_grace: shutdown_grace?,
@@ -254,6 +264,8 @@ fn stores(r: &mut Resolver) -> Option<StoresConfig> {
     }
     let peer_rescan = r.time(&s::PEER_RESCAN_INTERVAL, times(100, 3_600_000));
     let peer_readiness_wait = r.time(&s::PEER_READINESS_WAIT, times(0, 3_600_000));
+    let state_dir = r.path(&s::STATE_DIR);
+    let peer_ttl = r.time_or_never(&s::PEER_TTL, times(1_000, 31_536_000_000));
     let timing = timing(r);
     // Etcd takes a page of any size; the bound is what fits a message of etcd's (2 GiB) with room for large values.
     let page_size = r.number(&s::LIST_PAGE_SIZE, 1..=65_536);
@@ -275,6 +287,8 @@ fn stores(r: &mut Resolver) -> Option<StoresConfig> {
         peers,
         peer_rescan: peer_rescan?,
         peer_readiness_wait: peer_readiness_wait?,
+        state_dir,
+        peer_ttl: Some(peer_ttl?).filter(|ttl| *ttl != Duration::MAX),
         timing: timing?,
         audit_interval: audit_interval?,
         heartbeat: heartbeat?,
@@ -287,14 +301,19 @@ fn local_store(r: &mut Resolver) -> Option<PathBuf> {
     let mut local = None;
     let mut wrong = Vec::new();
     for (key, value) in r.pairs(&s::KVSTORE_OPT) {
-        if key == ETCD_CONFIG && !value.is_empty() {
+        if allocating::ETCD_LIMITS.contains(&key.as_str()) {
+            // Read there.
+        } else if key == ETCD_CONFIG && !value.is_empty() {
             local = Some(PathBuf::from(value));
         } else if key == ETCD_CONFIG {
             wrong.push(Wrong::new(format!("{ETCD_CONFIG} has no value"), format!("write {ETCD_CONFIG}=PATH")));
         } else {
-            let advice = match did_you_mean(key, [ETCD_CONFIG]) {
+            let advice = match did_you_mean(key, [ETCD_CONFIG].into_iter().chain(allocating::ETCD_LIMITS)) {
                 Some(meant) => format!("did you mean `{meant}`?"),
-                None => format!("the known option is {ETCD_CONFIG}=PATH"),
+                None => format!(
+                    "the known options are {ETCD_CONFIG}=PATH and the limits {}",
+                    allocating::ETCD_LIMITS.join(", ")
+                ),
             };
             wrong.push(Wrong::new(format!("unknown option `{key}`"), advice));
         }

@@ -93,16 +93,12 @@ impl Resolver {
     }
 
     pub fn time(&mut self, setting: &Setting, range: RangeInclusive<Duration>) -> Option<Duration> {
-        let show = humantime::format_duration;
-        let advice = format!("give a time from {} to {}", show(*range.start()), show(*range.end()));
-        self.value(setting, |text| match humantime::parse_duration(text) {
-            Ok(time) if range.contains(&time) => Ok(time),
-            Ok(_) => Err(Wrong::new("out of range", advice)),
-            Err(_) => Err(Wrong::new(
-                "not a time",
-                format!("{advice}, with a unit, such as {}", setting.default.unwrap_or("5s")),
-            )),
-        })
+        self.value(setting, |text| time(setting, text, &range))
+    }
+
+    /// The same, or `never`, which is [`Duration::MAX`].
+    pub fn time_or_never(&mut self, setting: &Setting, range: RangeInclusive<Duration>) -> Option<Duration> {
+        self.value(setting, |text| if text == NEVER { Ok(Duration::MAX) } else { time(setting, text, &range) })
     }
 
     /// A time that may be absent.
@@ -155,5 +151,22 @@ impl Resolver {
         ALL.into_iter()
             .map(|setting| Effective { name: setting.name, value: value(setting), origin: self.origin(setting) })
             .collect()
+    }
+}
+
+/// In place of a time.
+const NEVER: &str = "never";
+
+fn time(setting: &Setting, text: &str, range: &RangeInclusive<Duration>) -> Result<Duration, Wrong> {
+    let show = humantime::format_duration;
+    let or_never = if setting.default == Some(NEVER) { ", or never" } else { "" };
+    let advice = format!("give a time from {} to {}{or_never}", show(*range.start()), show(*range.end()));
+    match humantime::parse_duration(text) {
+        Ok(time) if range.contains(&time) => Ok(time),
+        Ok(_) => Err(Wrong::new("out of range", advice)),
+        Err(_) => {
+            let example = setting.default.filter(|default| *default != NEVER).unwrap_or("5s");
+            Err(Wrong::new("not a time", format!("{advice}, with a unit, such as {example}")))
+        }
     }
 }

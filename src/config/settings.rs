@@ -33,6 +33,7 @@ pub(super) struct Setting {
 
 const CLUSTER: &str = "Cluster";
 const STORES: &str = "Stores and peers";
+const ALLOCATE: &str = "Allocating";
 const SERVE: &str = "Serving";
 const LOGS: &str = "Logs";
 
@@ -45,6 +46,16 @@ const fn text(
     why: &'static str,
 ) -> Setting {
     Setting { name, group, value, shape: Shape::Text, default, help, why }
+}
+
+const fn switch(
+    group: &'static str,
+    name: &'static str,
+    default: &'static str,
+    help: &'static str,
+    why: &'static str,
+) -> Setting {
+    Setting { name, group, value: "true|false", shape: Shape::Switch, default: Some(default), help, why }
 }
 
 pub(super) static CLUSTER_NAME: Setting = text(
@@ -78,8 +89,9 @@ pub(super) static KVSTORE_OPT: Setting = Setting {
     value: "KEY=VALUE",
     shape: Shape::Pairs,
     default: None,
-    help: "Options of the cluster's own store: etcd.config=PATH names its etcd client YAML",
-    why: "required: the gateway reads its own cluster's identities there",
+    help: "Options of the cluster's own store: etcd.config=PATH names its etcd client YAML; etcd.qps, etcd.bootstrapQps and \
+           etcd.maxInflight limit what the allocator asks of it",
+    why: "the first is required: the gateway reads its own cluster's identities there; without limits there are none",
 };
 pub(super) static CLUSTERMESH_CONFIG: Setting = text(
     STORES,
@@ -104,6 +116,22 @@ pub(super) static PEER_READINESS_WAIT: Setting = text(
     Some("30s"),
     "How long readiness waits for the first sync of the peers; it goes on without those that are missing then",
     "several times what a large peer takes; bounded, so that two gateways that wait for each other both start",
+);
+pub(super) static STATE_DIR: Setting = text(
+    STORES,
+    "state-dir",
+    "DIRECTORY",
+    None,
+    "Where a picture of each peer is kept, which is shown after a restart until the peer is reached; made if need be",
+    "without it the gateway knows nothing of peers that are away when it starts; each gateway needs one of its own",
+);
+pub(super) static PEER_TTL: Setting = text(
+    STORES,
+    "peer-ttl",
+    "TIME|never",
+    Some("never"),
+    "How long a peer may be out of step, for whatever cause, before its entries are withdrawn",
+    "what was true of a peer is a better guess than nothing, until somebody removes its file",
 );
 pub(super) static DIAL_TIMEOUT: Setting = text(
     STORES,
@@ -218,6 +246,116 @@ pub(super) static LIST_PAGE_SIZE: Setting = text(
     "etcd counts the whole rest for every page, so small ones are slow; large ones are held whole",
 );
 
+pub(super) static ENABLE_ALLOCATOR: Setting = switch(
+    ALLOCATE,
+    "enable-allocator",
+    "true",
+    "Allocate identities of the own cluster in its store",
+    "costs a connection and a lease; off where the store is a copy of identities that Kubernetes holds (CRD mode)",
+);
+pub(super) static NODE_NAME: Setting = text(
+    ALLOCATE,
+    "node-name",
+    "NAME",
+    None,
+    "What tells this gateway's references in the store from others': one path segment, no other writer's, the same after a \
+     restart",
+    "without it the host's name, which is the pod's in Kubernetes",
+);
+pub(super) static KVSTORE_LEASE_TTL: Setting = text(
+    ALLOCATE,
+    "kvstore-lease-ttl",
+    "TIME",
+    Some("15m"),
+    "How long references outlive a gateway that went without a goodbye",
+    "Cilium's",
+);
+pub(super) static KVSTORE_LOCK_LEASE_TTL: Setting = text(
+    ALLOCATE,
+    "kvstore-lock-lease-ttl",
+    "TIME",
+    Some("25s"),
+    "How long a lock outlives its holder",
+    "Cilium's, where it is no setting",
+);
+pub(super) static KVSTORE_PERIODIC_SYNC: Setting = text(
+    ALLOCATE,
+    "kvstore-periodic-sync",
+    "TIME",
+    Some("5m"),
+    "How often the store is checked for everything in use here, and what is missing written again; jittered",
+    "Cilium's",
+);
+pub(super) static ALLOCATOR_LIST_TIMEOUT: Setting = text(
+    ALLOCATE,
+    "allocator-list-timeout",
+    "TIME",
+    Some("3m"),
+    "How long an allocation waits for the first list of the cluster's identities, if its caller does",
+    "Cilium's",
+);
+pub(super) static RELEASE_ON_SHUTDOWN: Setting = switch(
+    ALLOCATE,
+    "release-on-shutdown",
+    "false",
+    "Delete this gateway's references when it stops, rather than leave them to its successor or their lease",
+    "a restart within the lease's time changes nothing",
+);
+pub(super) static ENABLE_GC: Setting = switch(
+    ALLOCATE,
+    "enable-gc",
+    "false",
+    "Collect identities and locks that nobody uses; one replica does at a time",
+    "Cilium's operator does it already where there is one",
+);
+pub(super) static IDENTITY_GC_INTERVAL: Setting = text(
+    ALLOCATE,
+    "identity-gc-interval",
+    "TIME",
+    Some("15m"),
+    "Time between two rounds over identities; the second that finds one unused and untouched deletes it",
+    "Cilium's",
+);
+pub(super) static IDENTITY_GC_RATE_LIMIT: Setting = text(
+    ALLOCATE,
+    "identity-gc-rate-limit",
+    "COUNT",
+    Some("2500"),
+    "Identities deleted in identity-gc-rate-interval, at most",
+    "Cilium's",
+);
+pub(super) static IDENTITY_GC_RATE_INTERVAL: Setting = text(
+    ALLOCATE,
+    "identity-gc-rate-interval",
+    "TIME",
+    Some("1m"),
+    "The time that identity-gc-rate-limit counts for",
+    "Cilium's",
+);
+pub(super) static LOCK_GC_INTERVAL: Setting = text(
+    ALLOCATE,
+    "lock-gc-interval",
+    "TIME",
+    Some("30s"),
+    "Time between two rounds over locks; a lock that is the same in both is deleted",
+    "longer than a lock's lease: what is older is leaked, or its lease is kept alive by changes of etcd's leader",
+);
+pub(super) static ANNOUNCE_CLUSTER: Setting = switch(
+    ALLOCATE,
+    "announce-cluster",
+    "false",
+    "Write the own cluster's heartbeat, configuration and canary, which other clusters' readers want",
+    "Cilium's operator and its clustermesh-apiserver write them already where there are some",
+);
+pub(super) static ANNOUNCE_INTERVAL: Setting = text(
+    ALLOCATE,
+    "announce-interval",
+    "TIME",
+    Some("1m"),
+    "How often the heartbeat is written, and the other two are checked and written again where they are gone",
+    "Cilium's; readers think a heartbeat lost after two minutes",
+);
+
 pub(super) static LISTEN: Setting = text(
     SERVE,
     "listen",
@@ -238,15 +376,13 @@ pub(super) static TLS_CLIENT_CA: Setting = text(
     "CAs whose clients may use the gRPC API, PEM",
     "required unless plaintext",
 );
-pub(super) static PLAINTEXT: Setting = Setting {
-    name: "plaintext",
-    group: SERVE,
-    value: "true|false",
-    shape: Shape::Switch,
-    default: Some("false"),
-    help: "Serve the gRPC API without TLS; only where it listens on a loopback address",
-    why: "identities are what policy is made of: who may read them is never an accident",
-};
+pub(super) static PLAINTEXT: Setting = switch(
+    SERVE,
+    "plaintext",
+    "false",
+    "Serve the gRPC API without TLS; only where it listens on a loopback address",
+    "identities are what policy is made of: who may read them is never an accident",
+);
 pub(super) static MAX_SUBSCRIBERS: Setting = text(
     SERVE,
     "max-subscribers",
@@ -316,7 +452,7 @@ pub(super) static LOG_LEVEL: Setting = text(
 );
 
 /// All settings, in the order of `--help`.
-pub(super) static ALL: [&Setting; 35] = [
+pub(super) static ALL: [&Setting; 51] = [
     &CLUSTER_NAME,
     &CLUSTER_ID,
     &MAX_CONNECTED_CLUSTERS,
@@ -324,6 +460,8 @@ pub(super) static ALL: [&Setting; 35] = [
     &CLUSTERMESH_CONFIG,
     &PEER_RESCAN_INTERVAL,
     &PEER_READINESS_WAIT,
+    &STATE_DIR,
+    &PEER_TTL,
     &DIAL_TIMEOUT,
     &CALL_TIMEOUT,
     &KEEPALIVE_INTERVAL,
@@ -338,6 +476,20 @@ pub(super) static ALL: [&Setting; 35] = [
     &BACKOFF_BASE,
     &BACKOFF_MAX,
     &LIST_PAGE_SIZE,
+    &ENABLE_ALLOCATOR,
+    &NODE_NAME,
+    &KVSTORE_LEASE_TTL,
+    &KVSTORE_LOCK_LEASE_TTL,
+    &KVSTORE_PERIODIC_SYNC,
+    &ALLOCATOR_LIST_TIMEOUT,
+    &RELEASE_ON_SHUTDOWN,
+    &ENABLE_GC,
+    &IDENTITY_GC_INTERVAL,
+    &IDENTITY_GC_RATE_LIMIT,
+    &IDENTITY_GC_RATE_INTERVAL,
+    &LOCK_GC_INTERVAL,
+    &ANNOUNCE_CLUSTER,
+    &ANNOUNCE_INTERVAL,
     &LISTEN,
     &TLS_CERT,
     &TLS_KEY,

@@ -3,6 +3,8 @@ use std::path::Path;
 use clap::{Args as _, FromArgMatches as _};
 
 use super::*;
+use crate::allocator::etcd::{EtcdTerms, RateLimits};
+use crate::allocator::{AllocatorSettings, GcTimes, NumberRange};
 
 /// Flags that make a whole configuration, for tests of something else.
 const ENOUGH: [&str; 3] = ["--kvstore-opt=etcd.config=/etcd.yaml", "--plaintext", "--listen=127.0.0.1:0"];
@@ -100,7 +102,8 @@ fn unknown_store_options_name_the_known_one() {
     };
     assert_eq!(
         error("etcd.address=x"),
-        "--kvstore-opt: unknown option `etcd.address`; the known option is etcd.config=PATH"
+        "--kvstore-opt: unknown option `etcd.address`; the known options are etcd.config=PATH and the limits etcd.qps, \
+         etcd.bootstrapQps, etcd.maxInflight"
     );
     assert_eq!(error("etcd.confg=x"), "--kvstore-opt: unknown option `etcd.confg`; did you mean `etcd.config`?");
     assert_eq!(error("etcd.config"), "--kvstore-opt: etcd.config has no value; write etcd.config=PATH");
@@ -283,10 +286,39 @@ fn the_example_file_is_whole_and_shows_the_defaults() {
     assert_eq!(config.cluster.name.as_str(), "cluster-a");
 }
 
+#[test]
+fn the_allocators_settings() {
+    let limited =
+        ["--kvstore-opt=etcd.qps=100", "--kvstore-opt=etcd.bootstrapQps=0", "--kvstore-opt=etcd.maxInflight=5"];
+    let rates = ["--node-name=n1", "--identity-gc-rate-limit=100", "--identity-gc-rate-interval=10s"];
+    let config = load(&[&ENOUGH[..], &limited, &rates].concat(), &[], "").expect("whole").allocating;
+    let limits = RateLimits { per_second: Some(100), in_flight: Some(5), bootstrap_per_second: None };
+    assert_eq!((config.limits, config.node.as_str()), (limits, "n1"));
+    assert_eq!((config.gc.pace, config.announce), (Duration::from_millis(100), None));
+    let announcing = load(&[&ENOUGH[..], &["--announce-cluster"]].concat(), &[], "").expect("whole").allocating;
+    assert_eq!(announcing.announce, Some(Duration::from_mins(1)));
+    assert!(!announcing.node.is_empty(), "the host's name");
+    let off = load(&ENOUGH, &[("MESHGATE_ENABLE_ALLOCATOR", "false")], "").expect("whole").allocating;
+    assert!(!off.enabled && config.enabled);
+    assert_eq!(
+        errors(&["--kvstore-opt=etcd.qps=many"]),
+        "--kvstore-opt: etcd.qps=many is no such limit; give a whole number from 1 to 1000000, or 0 for none"
+    );
+    assert_eq!(
+        errors(&["--node-name=a/b"]),
+        "--node-name a/b: not one plain segment of a path; give a name without `/`"
+    );
+}
+
 /// Our defaults and those of the rooms they are for.
 #[test]
 fn defaults_agree_with_the_rooms() {
     let config = load(&ENOUGH, &[], "").expect("whole");
     assert_eq!(format!("{:?}", config.stores.timing), format!("{:?}", Timing::default()));
     assert_eq!(format!("{:?}", config.stores.list), format!("{:?}", ListWatchOptions::default()));
+    let AllocatingConfig { terms, gc, sync, first_list, release_on_shutdown, limits, .. } = config.allocating;
+    let range = NumberRange::new(1, 2, 0).expect("a range");
+    let room = AllocatorSettings::new(range);
+    assert_eq!((terms, gc, limits), (EtcdTerms::default(), GcTimes::default(), RateLimits::default()));
+    assert_eq!((sync, first_list, release_on_shutdown), (room.sync, room.first_list, room.release_on_shutdown));
 }

@@ -4,6 +4,7 @@
 //! does not answer does not, it shows in status and readiness. Stop: readiness off, streams told to go away, a deadline,
 //! then whatever is left is cut.
 
+mod allocating;
 mod certificates;
 mod readiness;
 mod tasks;
@@ -17,20 +18,26 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::allocator::AllocError;
 use crate::api;
 use crate::config::{ClusterConfig, Config};
 use crate::kvstore::{EtcdConfig, EtcdConfigError};
-use crate::mirror::{LocalCluster, LocalSettings};
+use crate::mirror::{LocalCluster, LocalSettings, Outlet, OwnRecords};
 use crate::peer::{PeerManager, PeerSettings, Us};
+use crate::picture::{OpenError, PictureStore};
 use crate::telemetry::http::{self, ListenError};
 use crate::telemetry::{Metrics, Readiness, StatusBoard};
 use crate::tls::{ServerTls, TlsError};
 use crate::view::{Interner, View};
+use allocating::Allocating;
+pub use allocating::OwnAllocator;
 pub use tasks::TaskEnded;
 use tasks::Tasks;
 
 /// The gRPC server keeps to the grace itself; this is for the case that it does not.
 const SAFETY: Duration = Duration::from_secs(1);
+/// Calls under way end, and references are released where that is wanted; what does not come through ends with its lease.
+const ALLOCATING_GRACE: Duration = Duration::from_secs(5);
 /// Followers of stores hold nothing that needs a goodbye and stop at once; this is a safety net, above the peers' own.
 const STORES_GRACE: Duration = Duration::from_secs(6);
 /// More than the HTTP server's own drain.
@@ -45,6 +52,12 @@ pub enum StartError {
     /// The listener's certificates.
     #[error("the gRPC API's certificates: {0}; give PEM files that belong together")]
     Certificates(#[from] TlsError),
+    /// The directory of the pictures.
+    #[error("state-dir: {0}")]
+    StateDirectory(#[from] OpenError),
+    /// What the allocator is made of.
+    #[error("the allocator cannot be built: {0}")]
+    Allocator(#[from] AllocError),
     /// A port is taken.
     #[error("{setting}: {source}")]
     Listen {
@@ -60,8 +73,11 @@ impl StartError {
     #[must_use]
     pub const fn is_configuration(&self) -> bool {
         match self {
-            Self::LocalStore(_) | Self::Certificates(_) => true,
-            Self::Listen { .. } => false,
+            Self::LocalStore(_)
+            | Self::Certificates(_)
+            | Self::Allocator(_)
+            | Self::StateDirectory(OpenError::Unusable { .. }) => true,
+            Self::Listen { .. } | Self::StateDirectory(OpenError::InUse { .. }) => false,
         }
     }
 }
@@ -81,6 +97,13 @@ impl Gateway {
         let (grpc, grpc_addr) = open("listen", config.api.listen).await?;
         let (http, http_addr) = open("http-listen", config.http_listen).await?;
 
+        let pictures = config.stores.state_dir.as_deref().map(PictureStore::open).transpose()?;
+        if pictures.is_none() && config.stores.peers.is_some() {
+            tracing::info!(
+                "no state-dir is given: peers that are away at the next start will be unknown until they are reached"
+            );
+        }
+
         let status = StatusBoard::default();
         let metrics = Metrics::new(status.clone());
         let readiness = Readiness::default();
@@ -91,6 +114,7 @@ impl Gateway {
             etcd,
             security,
             certificates,
+            pictures,
             grpc,
             http,
             view: view.clone(),
@@ -98,10 +122,16 @@ impl Gateway {
             metrics: metrics.clone(),
             readiness: readiness.clone(),
         };
-        let rooms = parts.wire();
+        let interner = Interner::new();
+        let cluster = parts.config.cluster.clone();
+        let records =
+            OwnRecords::new(cluster.name, cluster.id, cluster.width, interner.clone(), view.clone(), status.clone());
+        let allocating = Allocating::build(&parts.config, parts.etcd.clone(), records.clone(), &metrics)?;
+        let allocator = allocating.as_ref().and_then(|allocating| allocating.allocator.clone());
+        let rooms = parts.wire(interner, records, allocating);
         tracing::info!(grpc = %grpc_addr, http = %http_addr, "listening");
         let done = AbortOnDropHandle::new(tokio::spawn(rooms.run(stop.clone())));
-        Ok(Running { grpc_addr, http_addr, view, status, metrics, readiness, stop, done })
+        Ok(Running { grpc_addr, http_addr, view, status, metrics, readiness, allocator, stop, done })
     }
 }
 
@@ -127,6 +157,8 @@ pub struct Running {
     pub metrics: Metrics,
     /// Whether traffic may come.
     pub readiness: Readiness,
+    /// Identities of our own cluster; `None` where allocating is switched off.
+    pub allocator: Option<OwnAllocator>,
     stop: CancellationToken,
     done: AbortOnDropHandle<Result<(), TaskEnded>>,
 }
@@ -152,6 +184,7 @@ struct Parts {
     etcd: EtcdConfig,
     security: api::Security,
     certificates: Option<Arc<ServerTls>>,
+    pictures: Option<PictureStore>,
     grpc: TcpListener,
     http: TcpListener,
     view: View,
@@ -164,7 +197,9 @@ struct Parts {
 struct Rooms {
     /// Subscribers and other clients: get the whole grace.
     serving: Tasks,
-    /// What feeds the view.
+    /// What writes to our own store: after those whom it serves, before what keeps its connection and its leases.
+    allocating: Tasks,
+    /// What feeds the view, and keeps connections.
     stores: Tasks,
     /// What shows how the others are doing; the last to go.
     pages: Tasks,
@@ -173,11 +208,19 @@ struct Rooms {
 }
 
 impl Parts {
-    fn wire(self) -> Rooms {
+    fn wire(self, interner: Interner, records: OwnRecords, allocating: Option<Allocating>) -> Rooms {
         let (mut serving, mut stores, mut pages) = (Tasks::default(), Tasks::default(), Tasks::default());
-        let interner = Interner::new();
+        let mut writing = Tasks::default();
+        let allocator = allocating.as_ref().and_then(|allocating| allocating.allocator.clone());
+        let outlet = match allocator {
+            Some(allocator) => Outlet::own(records, Arc::new(allocator)),
+            None => self.view.clone().into(),
+        };
         // All guards before anybody can ask: a gateway is never ready by accident.
-        self.spawn_local(&mut stores, &interner);
+        self.spawn_local(&mut stores, &interner, outlet);
+        if let Some(allocating) = allocating {
+            allocating.spawn(&mut writing, &mut stores, &self.readiness);
+        }
         if let Some(directory) = self.config.stores.peers.clone() {
             self.spawn_peers(&mut stores, interner, directory);
         }
@@ -212,10 +255,10 @@ impl Parts {
             http::serve(http_listener, router, stop).await;
             Ok(())
         });
-        Rooms { serving, stores, pages, readiness, grace: config.shutdown_grace }
+        Rooms { serving, allocating: writing, stores, pages, readiness, grace: config.shutdown_grace }
     }
 
-    fn spawn_local(&self, tasks: &mut Tasks, interner: &Interner) {
+    fn spawn_local(&self, tasks: &mut Tasks, interner: &Interner, outlet: Outlet) {
         let ClusterConfig { name, id, width } = &self.config.cluster;
         let settings = LocalSettings {
             name: name.clone(),
@@ -227,8 +270,8 @@ impl Parts {
             audit_interval: self.config.stores.audit_interval,
         };
         let guard = readiness::await_local(&self.readiness, &self.status, name.as_str());
-        let (view, board, metrics) = (self.view.clone(), self.status.clone(), self.metrics.clone());
-        let local = LocalCluster::new(settings, interner.clone(), view, board, metrics);
+        let (board, metrics) = (self.status.clone(), self.metrics.clone());
+        let local = LocalCluster::new(settings, interner.clone(), outlet, board, metrics);
         tasks.spawn("the local cluster", |stop| async move {
             local.run(stop).await;
             Ok(())
@@ -246,6 +289,8 @@ impl Parts {
         settings.timing.heartbeat_timeout = stores.heartbeat_timeout;
         settings.timing.audit_interval = stores.audit_interval;
         settings.list_watch = stores.list.clone();
+        settings.keep.store.clone_from(&self.pictures);
+        settings.keep.ttl = stores.peer_ttl;
         let (view, board, metrics) = (self.view.clone(), self.status.clone(), self.metrics.clone());
         let peers = PeerManager::new(settings, interner, view, board.clone(), metrics);
         let guard = readiness::await_peers(&self.readiness, &board);
@@ -262,11 +307,13 @@ impl Rooms {
         let result = tokio::select! {
             () = stop.cancelled() => Ok(()),
             ended = self.serving.first_end() => Err(ended),
+            ended = self.allocating.first_end() => Err(ended),
             ended = self.stores.first_end() => Err(ended),
             ended = self.pages.first_end() => Err(ended),
         };
         self.readiness.stop();
         self.serving.stop(self.grace + SAFETY).await;
+        self.allocating.stop(ALLOCATING_GRACE).await;
         self.stores.stop(STORES_GRACE).await;
         self.pages.stop(HTTP_GRACE).await;
         tracing::info!("stopped");

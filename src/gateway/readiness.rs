@@ -47,9 +47,10 @@ pub(super) async fn peers_settled(guard: Guard, mut looked: watch::Receiver<bool
     guard.ready();
 }
 
-/// Peers from which a first sync may still come. A refused one is settled: someone has to change something.
+/// Peers from which a first sync may still come. A refused one is settled: someone has to change something. So is one that is
+/// shown as it was last known: there is something to say of it.
 fn unsettled(clusters: &BTreeMap<String, ClusterStatus>) -> Vec<String> {
-    let settled = |status: &ClusterStatus| status.synced_once || status.state.is_hopeless();
+    let settled = |status: &ClusterStatus| status.synced_once || status.stale || status.state.is_hopeless();
     clusters
         .iter()
         .filter(|(_, status)| !status.local && !settled(status))

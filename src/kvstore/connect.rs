@@ -13,7 +13,8 @@ use tower::service_fn;
 
 use super::endpoint::Endpoint;
 use super::error::{is_auth_not_enabled, of_transport};
-use super::session::{A_PAGE, A_WATCH, Ending, Opening};
+use super::lessons::Lessons;
+use super::session::{Ending, Opening};
 use super::wire::{Fate, Stream, Wire};
 use super::{ConnectError, EtcdConfig, Failure, Plaintext, Resolver, Session, SessionError, Stage, Timing, dial};
 use crate::tls::{CertFacts, ClientTls, ClientTlsFiles, TlsError};
@@ -48,42 +49,6 @@ struct Last {
     lessons: Lessons,
 }
 
-/// What earlier sessions have taught about this etcd.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Lessons {
-    /// How often the deadline of a page or a watch is doubled: what is slow now was too slow before (R16).
-    patience: u32,
-    /// How often the interval of pings is doubled: the server refuses them as too many (E6).
-    calm: u32,
-}
-
-impl Lessons {
-    fn learn(&mut self, ending: &Ending, steady: Duration) {
-        match ending.verdict() {
-            Some((SessionError::Deadline(what), _)) if [A_PAGE, A_WATCH].contains(what) => {
-                self.patience = (self.patience + 1).min(MAX_DOUBLINGS);
-            }
-            Some((SessionError::TooManyPings, _)) => self.calm = (self.calm + 1).min(MAX_DOUBLINGS),
-            Some((_, lived)) if *lived >= steady => self.patience = 0,
-            _ => {}
-        }
-    }
-
-    fn apply(self, timing: &Timing) -> Timing {
-        let patient =
-            |deadline: Duration| deadline.saturating_mul(1 << self.patience).min(timing.patience_max.max(deadline));
-        Timing {
-            page: patient(timing.page),
-            watch_created: patient(timing.watch_created),
-            keepalive_interval: timing.keepalive_interval.saturating_mul(1 << self.calm),
-            ..timing.clone()
-        }
-    }
-}
-
-/// A thousandfold is for ever.
-const MAX_DOUBLINGS: u32 = 10;
-
 /// The certificate material of one attempt.
 struct Presented {
     config: Arc<ClientConfig>,
@@ -114,6 +79,17 @@ impl Connector {
     #[must_use]
     pub fn with_resolver(mut self, resolver: Resolver) -> Self {
         self.resolver = resolver;
+        self
+    }
+
+    /// Goes on with the certificates in `known` if they are of the same files, so that the last good pair is not forgotten
+    /// with a connector; remembers its own there otherwise.
+    #[must_use]
+    pub fn with_certificates(mut self, known: &mut Option<Arc<ClientTls>>) -> Self {
+        match known {
+            Some(known) if known.files() == self.tls.files() => self.tls = Arc::clone(known),
+            _ => *known = Some(Arc::clone(&self.tls)),
+        }
         self
     }
 
@@ -378,49 +354,5 @@ fn was_cut(ending: &Ending, steady: Duration) -> bool {
     match ending.verdict() {
         Some((SessionError::ConnectionLost(_), lived)) => *lived >= steady,
         _ => false,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ended(error: SessionError) -> Arc<Ending> {
-        let ending = Ending::new(Arc::default());
-        ending.end(error);
-        ending
-    }
-
-    #[test]
-    fn r16_what_was_too_slow_is_given_more_time_up_to_a_bound() {
-        let timing = Timing::default();
-        let mut lessons = Lessons::default();
-        assert_eq!(format!("{:?}", lessons.apply(&timing)), format!("{timing:?}"));
-        lessons.learn(&ended(SessionError::Deadline(A_PAGE)), Duration::ZERO);
-        lessons.learn(&ended(SessionError::Deadline(A_WATCH)), Duration::ZERO);
-        let patient = lessons.apply(&timing);
-        assert_eq!((patient.page, patient.watch_created), (timing.page * 4, timing.watch_created * 4));
-        assert_eq!(
-            (patient.call, patient.dial),
-            (timing.call, timing.dial),
-            "a read of one key has no reason to be slow"
-        );
-        for _ in 0..20 {
-            lessons.learn(&ended(SessionError::Deadline(A_PAGE)), Duration::ZERO);
-        }
-        assert_eq!(lessons.apply(&timing).page, timing.patience_max);
-        lessons.learn(&ended(SessionError::ConnectionLost(String::new())), Duration::from_secs(1));
-        assert_eq!(lessons.apply(&timing).page, timing.patience_max, "it did not live long enough to show anything");
-        lessons.learn(&ended(SessionError::ConnectionLost(String::new())), Duration::ZERO);
-        assert_eq!(lessons.apply(&timing).page, timing.page);
-    }
-
-    #[test]
-    fn e06_pings_become_rarer_and_stay_so() {
-        let (timing, mut lessons) = (Timing::default(), Lessons::default());
-        lessons.learn(&ended(SessionError::TooManyPings), Duration::ZERO);
-        lessons.learn(&ended(SessionError::Deadline(A_PAGE)), Duration::ZERO);
-        lessons.learn(&ended(SessionError::ConnectionLost(String::new())), Duration::ZERO);
-        assert_eq!(lessons.apply(&timing).keepalive_interval, timing.keepalive_interval * 2);
     }
 }

@@ -19,6 +19,7 @@ mod gate;
 mod goodbye;
 mod key_reader;
 mod key_watch;
+mod lessons;
 mod list_watch;
 mod pulse;
 mod resolve;

@@ -67,6 +67,10 @@ pub struct Mirror {
     list: Option<List>,
     /// What the store holds beside that; shared with an audit under way.
     outsiders: Arc<Outsiders>,
+    /// Something was written again since the last publication, which has the revision before.
+    renewed: bool,
+    /// A watch goes on behind a stale version: what it brings is staged until it has brought all.
+    catching_up: bool,
 }
 
 /// A list that is running.
@@ -84,7 +88,16 @@ impl Mirror {
     /// Mirrors the keys behind `prefix` into versions of `builder`'s cluster.
     #[must_use]
     pub fn new(prefix: Vec<u8>, admission: Admission, builder: ClusterBuilder) -> Self {
-        Self { prefix, admission, builder, base: None, list: None, outsiders: Arc::default() }
+        Self {
+            prefix,
+            admission,
+            builder,
+            base: None,
+            list: None,
+            outsiders: Arc::default(),
+            renewed: false,
+            catching_up: false,
+        }
     }
 
     /// Begins from a complete version that is published already, so that the first list is one on top of it.
@@ -106,6 +119,18 @@ impl Mirror {
     #[must_use]
     pub fn current(&self) -> &ClusterView {
         self.builder.current()
+    }
+
+    /// Whether the last publication is what is held to the last revision, which an audit compares.
+    #[must_use]
+    pub fn is_published(&self) -> bool {
+        !self.renewed && self.list.is_none() && !self.catching_up
+    }
+
+    /// What is mirrored.
+    #[must_use]
+    pub fn prefix(&self) -> &[u8] {
+        &self.prefix
     }
 
     /// From now on the same cluster's entries are behind another prefix, which the next list reads; what is held stays until
@@ -130,13 +155,28 @@ impl Mirror {
             Step::Page(entries) => self.page(&entries),
             Step::Listed(position) => self.listed(position),
             Step::Events(events, position) => self.events(&events, position),
+            Step::Resumed(_) if self.current().is_stale() => {
+                self.catching_up = true;
+                Outcome::default()
+            }
             // A position alone is no news: a token that names an older one stands for the same contents.
             Step::Resumed(_) | Step::Progress(_) | Step::Restarting(..) => Outcome::default(),
         }
     }
 
+    /// The watch that was resumed behind a stale version has brought all up to `position`: from here on it is in step.
+    pub fn caught_up(&mut self, position: Position) -> Publication {
+        self.catching_up = false;
+        self.builder.set_synced(source_position(position));
+        self.publish(false)
+    }
+
     /// The session is over, or the list is of no use any more: undoes a list that is not complete.
     pub fn break_off(&mut self) -> Publication {
+        if std::mem::take(&mut self.catching_up) {
+            // As far as it came it is true, and newer than what is shown.
+            return self.publish(false);
+        }
         let Some(list) = self.list.take() else { return Publication::None };
         self.outsiders = list.outsiders_before;
         if let Some(base) = &self.base {
@@ -196,8 +236,12 @@ impl Mirror {
                 Event::Delete { key, .. } => self.delete(key, &mut outcome),
             }
         }
-        self.builder.set_synced(source_position(position));
-        outcome.publication = self.publish(false);
+        if self.catching_up {
+            self.builder.set_stale(source_position(position));
+        } else {
+            self.builder.set_synced(source_position(position));
+            outcome.publication = self.publish(false);
+        }
         outcome
     }
 
@@ -207,6 +251,7 @@ impl Mirror {
         }
         let version = self.builder.build();
         self.base = Some(Arc::clone(&version));
+        self.renewed = false;
         Publication::Publish(version)
     }
 
@@ -225,7 +270,10 @@ impl Mirror {
         });
         match upserted {
             Ok(Effect::Modified) => outcome.counts.upserted += 1,
-            Ok(Effect::Unchanged) => outcome.counts.unchanged += 1,
+            Ok(Effect::Unchanged) => {
+                outcome.counts.unchanged += 1;
+                self.renewed |= self.builder.take_renewed();
+            }
             Ok(Effect::Added) => {
                 outcome.counts.upserted += 1;
                 self.readmit(number);

@@ -65,6 +65,11 @@ impl Auditor {
         self.next_whole = Instant::now() + jittered(self.interval);
     }
 
+    /// A whole audit is due as soon as may be.
+    pub(super) fn doubt(&mut self) {
+        self.next_whole = Instant::now();
+    }
+
     /// The session is over. What is unproven stays so.
     pub(super) fn break_off(&mut self) {
         self.running = None;

@@ -1,12 +1,13 @@
 //! Connects until it works: backoff between attempts, every failure told.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::time::sleep;
 
 use super::report::{Failure, Reporter};
 use crate::kvstore::{Backoff, Connector, EtcdConfig, Resolver, Session, Stage, Timing, jittered};
-use crate::tls::CertFacts;
+use crate::tls::{CertFacts, ClientTls};
 
 /// A session that was live for this long shows that the trouble before it is over.
 const STEADY: Duration = Duration::from_secs(10);
@@ -54,6 +55,13 @@ impl Dialer {
         self
     }
 
+    /// Goes on with certificates of the same files: see [`Connector::with_certificates`].
+    #[must_use]
+    pub fn with_certificates(mut self, known: &mut Option<Arc<ClientTls>>) -> Self {
+        self.connector = self.connector.with_certificates(known);
+        self
+    }
+
     /// The next session, however long it takes. May be dropped at any time.
     pub async fn connect(&mut self, reporter: &Reporter) -> Session {
         reporter.connecting();
@@ -61,7 +69,7 @@ impl Dialer {
             let told = |stage: Stage, endpoint: &str| reporter.dialing(stage.name(), endpoint);
             match self.connector.connect(&told).await {
                 Ok(session) => {
-                    reporter.connected(&session);
+                    self.connected(&session, reporter);
                     return session;
                 }
                 Err(error) => {
@@ -80,12 +88,23 @@ impl Dialer {
         loop {
             match self.connector.connect_beside(session, &|_, _| ()).await {
                 Ok(session) => {
-                    reporter.connected(&session);
+                    self.connected(&session, reporter);
                     return session;
                 }
                 Err(error) => reporter.failure(Failure::from(&error)),
             }
             sleep(backoff.next_delay()).await;
+        }
+    }
+
+    fn connected(&self, session: &Session, reporter: &Reporter) {
+        reporter.connected(session);
+        if let Some(trouble) = self.connector.certificate_trouble() {
+            reporter.concern(Failure {
+                reason: trouble.reason(),
+                message: format!("the certificates of before are in use still: {trouble}"),
+                hint: trouble.hint(),
+            });
         }
     }
 

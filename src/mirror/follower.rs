@@ -2,14 +2,19 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use super::apply::{Mirror, Outcome, Publication, source_position};
 use super::auditor::{Audited, Auditor, DEFAULT_AUDIT_INTERVAL};
+use super::outlet::Outlet;
 use super::report::Reporter;
-use crate::kvstore::{ListWatch, ListWatchOptions, Session, SessionError, Step};
+use crate::kvstore::{ListWatch, ListWatchOptions, Position, Session, SessionError, Step};
 use crate::telemetry::ClusterState;
-use crate::view::{ClusterView, View};
+use crate::view::{ClusterView, SourcePosition};
+
+/// How long a watch that goes on behind a stale version may take to bring what it missed, before that is told bit by bit.
+/// Etcd looks every 100 ms which watches it has to catch up with; a quiet one gets nothing to show that it is through.
+const CATCH_UP: Duration = Duration::from_secs(1);
 
 /// A mirror with its source and its destination.
 #[derive(Debug)]
@@ -17,19 +22,35 @@ pub struct Follower {
     mirror: Mirror,
     list_watch: ListWatch,
     options: ListWatchOptions,
-    view: View,
+    outlet: Outlet,
     auditor: Auditor,
     list_since: Option<Instant>,
+    catch_up: Option<CatchUp>,
     live: bool,
+}
+
+/// A watch was resumed behind a stale version.
+#[derive(Clone, Copy, Debug)]
+struct CatchUp {
+    /// Where the store was then.
+    reach: i64,
+    until: Instant,
 }
 
 impl Follower {
     /// Follows the keys behind `prefix`, which must be the mirror's.
     #[must_use]
-    pub fn new(mirror: Mirror, prefix: Vec<u8>, options: ListWatchOptions, view: View) -> Self {
+    pub fn new(mirror: Mirror, prefix: Vec<u8>, options: ListWatchOptions, outlet: impl Into<Outlet>) -> Self {
         let list_watch = ListWatch::new(prefix, options.clone());
         let auditor = Auditor::every(DEFAULT_AUDIT_INTERVAL);
-        Self { mirror, list_watch, options, view, auditor, list_since: None, live: false }
+        let outlet = outlet.into();
+        Self { mirror, list_watch, options, outlet, auditor, list_since: None, catch_up: None, live: false }
+    }
+
+    /// What is held, from elsewhere, is complete up to there: watches on behind it where that store is found.
+    pub fn continue_from(&mut self, position: SourcePosition) {
+        let SourcePosition { etcd_cluster_id, revision } = position;
+        self.list_watch.continue_from(Position { etcd_cluster_id, revision });
     }
 
     /// Compares all keys with what is held in this interval, rather than in [`DEFAULT_AUDIT_INTERVAL`]; jittered.
@@ -65,6 +86,7 @@ impl Follower {
                     Ok(step) => self.take(step, session, reporter),
                     Err(error) => return error,
                 },
+                () = until(self.catch_up), if self.catch_up.is_some() => self.caught_up(reporter),
                 audited = self.auditor.turn(), if self.live => {
                     if let Some(audited) = audited {
                         self.judge(audited, reporter);
@@ -96,6 +118,8 @@ impl Follower {
         self.list_watch.leave();
         self.live = false;
         self.list_since = None;
+        self.catch_up = None;
+        reporter.unavailable();
         self.auditor.break_off();
         let publication = self.mirror.break_off();
         self.publish(publication, reporter);
@@ -117,6 +141,8 @@ impl Follower {
         match &step {
             Step::ListStarted(_) => {
                 self.live = false;
+                self.catch_up = None;
+                reporter.unavailable();
                 self.auditor.break_off();
                 self.list_since = Some(Instant::now());
                 reporter.state(ClusterState::Listing, "list");
@@ -125,7 +151,12 @@ impl Follower {
                 tracing::info!(cluster = reporter.cluster(), ?reason, ?pause, "list-and-watch starts over");
             }
             Step::Listed(_) => self.auditor.listed(),
-            Step::Resumed(position) => self.auditor.resumed(*position, session),
+            Step::Resumed(position) => {
+                self.auditor.resumed(*position, session);
+                if self.mirror.current().is_stale() {
+                    self.catch_up = Some(CatchUp { reach: session.revision(), until: Instant::now() + CATCH_UP });
+                }
+            }
             Step::Page(_) | Step::Events(..) | Step::Progress(_) => {}
         }
         let again = self.mirror.is_complete();
@@ -136,14 +167,17 @@ impl Follower {
             Step::ListStarted(_) | Step::Page(_) | Step::Restarting(..) => None,
         };
         let event = matches!(step, Step::Events(..));
-        let complete = matches!(step, Step::Listed(_) | Step::Resumed(_));
+        let complete = matches!(step, Step::Listed(_) | Step::Resumed(_)) && self.catch_up.is_none();
         let outcome = self.mirror.apply(step);
         reporter.outcome(&outcome);
         let Outcome { publication, .. } = outcome;
         self.publish(publication, reporter);
         if let Some(position) = applied {
-            self.view.apply(self.mirror.current().id(), position);
             reporter.revision(position.revision, event);
+        }
+        self.report_applied(reporter);
+        if self.catch_up.is_some_and(|catch_up| applied.is_some_and(|position| position.revision >= catch_up.reach)) {
+            self.caught_up(reporter);
         }
         if complete {
             self.live = true;
@@ -156,17 +190,43 @@ impl Follower {
         }
     }
 
+    /// What was stale is in step from here on.
+    fn caught_up(&mut self, reporter: &Reporter) {
+        self.catch_up = None;
+        let Some(position) = self.list_watch.applied() else { return };
+        let publication = self.mirror.caught_up(position);
+        self.publish(publication, reporter);
+        self.report_applied(reporter);
+        // The version may be old, and its store restored from a backup since, under the same ID.
+        self.auditor.doubt();
+        self.live = true;
+        reporter.synced();
+    }
+
+    /// Behind each publication, so that whoever reads the position first has a version that is at least as new. Not while that
+    /// lacks what was written again: it would be found outdated at this position.
+    fn report_applied(&self, reporter: &Reporter) {
+        if self.mirror.is_published()
+            && let Some(Position { etcd_cluster_id, revision }) = self.list_watch.applied()
+        {
+            let position = SourcePosition { etcd_cluster_id, revision };
+            self.outlet.applied(self.mirror.current().id(), position);
+            reporter.applied(position, self.mirror.prefix());
+        }
+    }
+
     fn publish(&mut self, publication: Publication, reporter: &Reporter) {
         match publication {
             Publication::None => {}
-            Publication::Publish(version) => {
-                self.view.publish(version.clone());
-                reporter.shown(Some(&version));
-            }
-            Publication::Withdraw(id) => {
-                self.view.withdraw(id);
-                reporter.shown(None);
-            }
+            Publication::Publish(version) => self.outlet.publish(version, reporter),
+            Publication::Withdraw(id) => self.outlet.withdraw(id, reporter),
         }
+    }
+}
+
+async fn until(catch_up: Option<CatchUp>) {
+    match catch_up {
+        Some(CatchUp { until, .. }) => sleep_until(until).await,
+        None => std::future::pending().await,
     }
 }

@@ -11,11 +11,12 @@ use super::apply::Mirror;
 use super::dialer::Dialer;
 use super::follower::Follower;
 use super::layout;
+use super::outlet::Outlet;
 use super::report::{Failure, Reporter};
 use crate::identity::{ClusterId, ClusterName, IdentityRange, MaxConnectedClusters};
 use crate::kvstore::{EtcdConfig, ListWatchOptions, Timing};
 use crate::telemetry::{Metrics, StatusBoard};
-use crate::view::{ClusterBuilder, Interner, View};
+use crate::view::{ClusterBuilder, Interner};
 
 /// What the local cluster is made of.
 #[derive(Clone, Debug)]
@@ -47,7 +48,13 @@ pub struct LocalCluster {
 impl LocalCluster {
     /// Not begun.
     #[must_use]
-    pub fn new(settings: LocalSettings, interner: Interner, view: View, board: StatusBoard, metrics: Metrics) -> Self {
+    pub fn new(
+        settings: LocalSettings,
+        interner: Interner,
+        outlet: impl Into<Outlet>,
+        board: StatusBoard,
+        metrics: Metrics,
+    ) -> Self {
         let LocalSettings { name, id, width, etcd, timing, list_watch, audit_interval } = settings;
         let reporter = Reporter::new(name.as_str(), true, board, metrics);
         reporter.cluster_id(id.get());
@@ -55,7 +62,7 @@ impl LocalCluster {
         let builder = ClusterBuilder::new(interner, name, id, range);
         let prefix = layout::state_ids().into_bytes();
         let mirror = Mirror::new(prefix.clone(), Admission::local(range), builder);
-        let follower = Follower::new(mirror, prefix, list_watch, view).auditing_every(audit_interval);
+        let follower = Follower::new(mirror, prefix, list_watch, outlet).auditing_every(audit_interval);
         Self { dialer: Dialer::new(etcd, &timing), follower, reporter }
     }
 

@@ -3,15 +3,18 @@
 
 use std::time::{Duration, SystemTime};
 
+use tokio::sync::watch;
+
 use super::apply::Outcome;
 use super::audit::{Extent, Findings};
 use super::auditor::Audited;
+use super::availability::{Absence, Availability, Source};
 use super::rejects::{Example, MAX_EXAMPLES, RejectTally};
 use crate::kvstore::{ConnectError, Session, SessionError};
 use crate::telemetry::{
     ClusterMetrics, ClusterState, ClusterStatus, LastError, LogLimiter, Metrics, RejectExample, StatusBoard,
 };
-use crate::view::ClusterView;
+use crate::view::{ClusterView, SourcePosition};
 
 /// Log lines about one cluster and one reason come at most once in this time.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -54,19 +57,27 @@ pub struct Reporter {
     all_metrics: Metrics,
     metrics: ClusterMetrics,
     log: LogLimiter,
+    availability: watch::Sender<Availability>,
 }
 
 impl Reporter {
     /// Puts the cluster on the board, state `configured`.
     #[must_use]
     pub fn new(cluster: &str, local: bool, board: StatusBoard, metrics: Metrics) -> Self {
-        board.update(cluster, |status| status.local = local);
+        let mut absence = Absence::from_now();
+        board.update(cluster, |status| {
+            status.local = local;
+            // An earlier task of the cluster may have begun it.
+            absence = status.unavailable_since.map_or(absence, Absence::from);
+            status.unavailable_since = Some(absence.since);
+        });
         Self {
             cluster: cluster.to_owned(),
             board,
             metrics: metrics.cluster(cluster),
             all_metrics: metrics,
             log: LogLimiter::new(1, LOG_INTERVAL),
+            availability: watch::Sender::new(Availability { absence: Some(absence), ..Availability::default() }),
         }
     }
 
@@ -80,6 +91,12 @@ impl Reporter {
     #[must_use]
     pub const fn metrics(&self) -> &ClusterMetrics {
         &self.metrics
+    }
+
+    /// Whether the cluster is in step; wakes when that changes, or whether anything is shown of it.
+    #[must_use]
+    pub fn availability(&self) -> watch::Receiver<Availability> {
+        self.availability.subscribe()
     }
 
     /// A transition; `doing` is the stage, in a word.
@@ -258,7 +275,81 @@ impl Reporter {
         self.board.update(&self.cluster, |status| {
             status.identities = version.map_or(0, |version| version.len() as u64);
             status.checksum = version.map_or(0, ClusterView::checksum);
+            status.stale = version.is_some_and(ClusterView::is_stale);
         });
+        let holds = version.is_some_and(ClusterView::is_synced);
+        self.availability.send_if_modified(|availability| std::mem::replace(&mut availability.holds, holds) != holds);
+    }
+
+    /// Out of step, whatever the cause; since now, unless it was so already.
+    pub fn unavailable(&self) {
+        if self.availability.borrow().absence.is_none() {
+            self.absent(Some(Absence::from_now()));
+        }
+    }
+
+    /// The cluster is shown as an earlier process knew it, which had not reached it since `absence`.
+    pub fn restored(&self, version: &ClusterView, absence: Absence) {
+        self.absent(Some(absence));
+        self.cluster_id(version.id().get());
+        if let Some(SourcePosition { etcd_cluster_id, revision }) = version.position() {
+            self.board.update(&self.cluster, |status| {
+                (status.etcd_cluster_id, status.revision) = (etcd_cluster_id, revision);
+            });
+        }
+        self.shown(Some(version));
+    }
+
+    /// What was held of the cluster was withdrawn because it was out of reach for too long.
+    pub fn revoked(&self, absence: Option<Absence>) {
+        self.metrics.revoked();
+        let lasted = absence.map(|absence| humantime::format_duration(absence.lasted()).to_string());
+        tracing::warn!(
+            cluster = self.cluster,
+            lasted,
+            "out of reach for longer than peer-ttl: its entries are withdrawn"
+        );
+        self.board.update(&self.cluster, |status| status.revoked = true);
+    }
+
+    fn absent(&self, absence: Option<Absence>) {
+        let since = absence.map(|absence| absence.since);
+        self.board.update(&self.cluster, |status| status.unavailable_since = since);
+        self.availability.send_modify(|availability| availability.absence = absence);
+    }
+
+    /// What is shown is complete up to there, or newer.
+    pub(super) fn applied(&self, position: SourcePosition, prefix: &[u8]) {
+        // Nobody waits for it.
+        self.availability.send_if_modified(|availability| {
+            Source::advance(&mut availability.source, position, prefix);
+            false
+        });
+    }
+
+    /// The cluster's picture was kept.
+    pub fn picture_kept(&self, at: SystemTime) {
+        self.metrics.picture("kept");
+        self.board.update(&self.cluster, |status| (status.picture_kept, status.picture_trouble) = (Some(at), None));
+    }
+
+    /// The cluster's picture was read; it was kept at that time.
+    pub fn picture_restored(&self, kept: SystemTime) {
+        self.metrics.picture("restored");
+        self.board.update(&self.cluster, |status| status.picture_kept = Some(kept));
+    }
+
+    /// Something is wrong with the cluster's picture; `result` is from a bounded set of names. Told once.
+    pub fn picture_trouble(&self, result: &'static str, message: &str) {
+        self.metrics.picture(result);
+        let mut news = false;
+        self.board.update(&self.cluster, |status| {
+            news = status.picture_trouble.as_deref() != Some(message);
+            status.picture_trouble = Some(message.to_owned());
+        });
+        if news {
+            tracing::warn!(cluster = self.cluster, result, "picture: {message}");
+        }
     }
 
     /// Events were applied up to that revision; `now` if they were any.
@@ -275,8 +366,10 @@ impl Reporter {
     pub(super) fn synced(&self) {
         self.change(|status| {
             status.synced_once = true;
+            status.revoked = false;
             (status.state, status.stage) = (live_state(status.heartbeat_stale), "watch");
         });
+        self.absent(None);
     }
 
     /// The cluster is gone: no trace of it stays.

@@ -337,6 +337,78 @@ fn what_an_earlier_task_showed_is_the_base_of_the_next_list() {
     assert_eq!(next.folded(), expect(&[(131_074, "b")]));
 }
 
+/// A mirror on top of `a` and `b`, which an earlier process kept.
+fn stale() -> Rig {
+    let mut rig = Rig::new();
+    rig.list(&[&[("131073", "a"), ("131074", "b")]]);
+    let known = rig.shown.take().unwrap();
+    let mut builder = ClusterBuilder::new(Interner::new(), known.name().clone(), known.id(), known.range());
+    for identity in known.iter() {
+        builder.upsert(identity.number(), &identity.key_string(), identity.revision()).unwrap();
+    }
+    builder.set_stale(known.position().unwrap());
+    let version = builder.build();
+    let mut next = Rig::new();
+    next.mirror = next.mirror.on_top_of(Arc::clone(&version));
+    next.shown = Some(version);
+    next
+}
+
+#[test]
+fn m07_what_a_watch_missed_behind_a_stale_version_is_told_at_once() {
+    let mut rig = stale();
+    let position = rig.position();
+    rig.apply(Step::Resumed(position));
+    rig.events(vec![put("131075", &key_string("c")), delete("131074")]);
+    rig.put("131073", &key_string("other"));
+    rig.put("131073", &key_string("a"));
+    assert_eq!(rig.folded(), expect(&[(131_073, "a"), (131_074, "b")]), "staged");
+    let position = rig.position();
+    let publication = rig.mirror.caught_up(position);
+    rig.see(&publication);
+    assert_eq!(rig.folded(), expect(&[(131_073, "a"), (131_075, "c")]));
+    let shown = rig.shown.clone().unwrap();
+    assert_eq!((shown.state(), shown.position().unwrap().revision), (SyncState::Synced, position.revision));
+    rig.put("131075", &key_string("d"));
+    assert_eq!(rig.folded(), expect(&[(131_073, "a"), (131_075, "d")]), "live from then on");
+}
+
+#[test]
+fn m07_a_stale_version_becomes_fresh_though_nothing_changed() {
+    for by_list in [false, true] {
+        let mut rig = stale();
+        if by_list {
+            rig.list(&[&[("131073", "a"), ("131074", "b")]]);
+        } else {
+            let position = rig.position();
+            rig.apply(Step::Resumed(position));
+            let publication = rig.mirror.caught_up(position);
+            rig.see(&publication);
+        }
+        assert_eq!(rig.shown.unwrap().state(), SyncState::Synced);
+    }
+}
+
+#[test]
+fn m07_a_watch_that_breaks_off_while_it_catches_up_leaves_what_it_brought() {
+    let mut rig = stale();
+    let position = rig.position();
+    rig.apply(Step::Resumed(position));
+    rig.put("131075", &key_string("c"));
+    rig.break_off();
+    let shown = rig.shown.clone().unwrap();
+    assert_eq!(shown.state(), SyncState::Stale, "true as far as it goes, but not in step");
+    assert_eq!(rig.folded(), expect(&[(131_073, "a"), (131_074, "b"), (131_075, "c")]));
+    // A list that breaks off on top of it goes back to there.
+    rig.apply(Step::ListStarted(ListKind::Again));
+    rig.page(&[("131073", "a")]);
+    rig.break_off();
+    assert!(Arc::ptr_eq(&shown, rig.shown.as_ref().unwrap()));
+    rig.list(&[&[("131073", "a"), ("131075", "c")]]);
+    assert_eq!(rig.folded(), expect(&[(131_073, "a"), (131_075, "c")]));
+    assert_eq!(rig.shown.unwrap().state(), SyncState::Synced);
+}
+
 #[test]
 fn our_own_entries_need_no_cluster_label() {
     let id = ClusterId::new(2, WIDTH).unwrap();

@@ -17,13 +17,15 @@ use tokio_util::sync::CancellationToken;
 use super::config::Us;
 use super::directory::PeerFile;
 use super::heartbeat::{Heartbeat, HeartbeatPolicy};
+use super::keeping::{Keeper, Keeping};
 use super::register::{ClaimError, ClusterIdRegister};
 use super::state::{Plan, Reading, Verdict, decide};
 use super::tenure::{Makings, Tenure};
 use crate::identity::ClusterName;
 use crate::kvstore::{KeyWatch, Session, SessionError, Timing, jittered};
-use crate::mirror::{DEFAULT_AUDIT_INTERVAL, Dialer, Failure, Reporter, layout};
+use crate::mirror::{Absence, DEFAULT_AUDIT_INTERVAL, Dialer, Failure, Reporter, layout};
 use crate::telemetry::{ClusterState, Metrics, StatusBoard};
+use crate::tls::ClientTls;
 
 /// Intervals and deadlines of a peer's life.
 #[derive(Clone, Debug)]
@@ -70,6 +72,7 @@ pub(super) struct Environment {
     pub(super) register: ClusterIdRegister,
     pub(super) makings: Makings,
     pub(super) timing: PeerTiming,
+    pub(super) keeping: Arc<Keeping>,
     pub(super) board: StatusBoard,
     pub(super) metrics: Metrics,
 }
@@ -84,9 +87,12 @@ pub(super) struct Peer {
     environment: Arc<Environment>,
     reporter: Arc<Reporter>,
     heartbeat: Heartbeat,
+    keeper: Keeper,
     tenure: Option<Tenure>,
     /// The one in use; the next file's goes on from it.
     session: Option<Session>,
+    /// What connections present and trust; its last good contents outlive a change of the file.
+    certificates: Option<Arc<ClientTls>>,
 }
 
 /// Why a session is given up.
@@ -104,7 +110,9 @@ impl From<SessionError> for End {
 
 impl Peer {
     pub(super) fn new(name: ClusterName, environment: Arc<Environment>) -> Self {
-        let reporter = Reporter::new(name.as_str(), false, environment.board.clone(), environment.metrics.clone());
+        let Environment { board, metrics, makings, keeping, .. } = &*environment;
+        let reporter = Arc::new(Reporter::new(name.as_str(), false, board.clone(), metrics.clone()));
+        let keeper = Keeper::new(name.clone(), Arc::clone(keeping), makings, Arc::clone(&reporter));
         let PeerTiming { heartbeat, heartbeat_timeout, .. } = environment.timing;
         let heartbeat = Heartbeat::new(heartbeat, heartbeat_timeout, Instant::now());
         // Left behind by a task of this peer that panicked: its entries are shown, so they are ours to keep or to drain.
@@ -112,26 +120,42 @@ impl Peer {
             .register
             .adopt(&name)
             .map(|claim| Tenure::begin(claim, &name, layout::state_ids(), &environment.makings));
-        Self { name, environment, reporter: Arc::new(reporter), heartbeat, tenure, session: None }
+        if let Some(tenure) = &tenure {
+            reporter.shown(Some(tenure.follower.current()));
+        }
+        Self { name, environment, reporter, heartbeat, keeper, tenure, session: None, certificates: None }
     }
 
     /// Lives until the file is removed (then nothing of the peer is left), or until cancelled (then everything is).
     pub(super) async fn run(mut self, mut desired: watch::Receiver<Desired>, cancel: CancellationToken) {
+        if cancel.run_until_cancelled(self.restore()).await.is_none() {
+            return;
+        }
+        let keeper = self.keeper.clone();
+        let mut keeping = Box::pin(keeper.keep());
         loop {
             let Some(file) = desired.borrow_and_update().clone() else {
                 self.session = None;
                 self.drain();
+                // It may have the file in hand.
+                drop(keeping);
+                keeper.remove().await;
                 self.reporter.forget();
                 return;
             };
             tokio::select! {
                 biased;
-                () = cancel.cancelled() => return,
+                () = cancel.cancelled() => {
+                    drop(keeping);
+                    return keeper.keep_last().await;
+                }
                 changed = desired.changed() => match changed {
                     // What is shown stays until the new file's session has synced, and the old session until it stands (P10).
                     Ok(()) => {}
                     Err(_) => return,
                 },
+                absence = keeper.expired() => self.revoke(absence),
+                never = &mut keeping => match never {},
                 never = self.serve(&file) => match never {},
             }
         }
@@ -149,7 +173,7 @@ impl Peer {
             }
         };
         let (reporter, wait) = (Arc::clone(&self.reporter), self.environment.timing.replace_wait);
-        let mut dialer = Dialer::new(config, &self.environment.timing.etcd);
+        let mut dialer = Dialer::new(config, &self.environment.timing.etcd).with_certificates(&mut self.certificates);
         let mut next = None;
         // Kept until then: yet another file may come meanwhile.
         if let Some(before) = self.session.clone() {
@@ -287,6 +311,27 @@ impl Peer {
         }
         self.reporter.cluster_id(plan.id.get());
         Ok(())
+    }
+
+    /// Shows what an earlier process knew of the peer, if its cluster ID can be had.
+    async fn restore(&mut self) {
+        if self.tenure.is_some() {
+            return;
+        }
+        let Some((picture, absence)) = self.keeper.restore().await else { return };
+        match self.environment.register.claim(picture.version.id(), &self.name) {
+            Ok(claim) => {
+                self.tenure = Some(Tenure::restore(claim, &self.name, &picture, &self.environment.makings));
+                self.keeper.restored(picture, absence).await;
+            }
+            Err(error) => self.keeper.refused(&error),
+        }
+    }
+
+    /// Withdraws what is held: the peer was absent for too long.
+    fn revoke(&mut self, absence: Option<Absence>) {
+        self.reporter.revoked(absence);
+        self.drain();
     }
 
     fn break_off(&mut self) {

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::config::Us;
 use super::crew::Crew;
 use super::directory::{Change, Directory};
+use super::keeping::{KeepSettings, Keeping};
 use super::lifecycle::{Environment, Peer, PeerTiming};
 use super::register::ClusterIdRegister;
 use super::tenure::Makings;
@@ -33,6 +34,8 @@ pub struct PeerSettings {
     pub list_watch: ListWatchOptions,
     /// Bytes that a peer's key string may have.
     pub max_key_string: usize,
+    /// What is kept of a peer that is absent, and while we are.
+    pub keep: KeepSettings,
 }
 
 impl PeerSettings {
@@ -46,6 +49,7 @@ impl PeerSettings {
             timing: PeerTiming::default(),
             list_watch: ListWatchOptions::default(),
             max_key_string: DEFAULT_MAX_KEY_STRING,
+            keep: KeepSettings::default(),
         }
     }
 }
@@ -62,12 +66,13 @@ impl PeerManager {
     /// Not begun.
     #[must_use]
     pub fn new(settings: PeerSettings, interner: Interner, view: View, board: StatusBoard, metrics: Metrics) -> Self {
-        let PeerSettings { us, directory, rescan, timing, list_watch, max_key_string } = settings;
+        let PeerSettings { us, directory, rescan, timing, list_watch, max_key_string, keep } = settings;
         let directory = Directory::new(directory, us.name.clone(), rescan);
         let audit_interval = timing.audit_interval;
         let makings = Makings { view, interner, width: us.width, list_watch, max_key_string, audit_interval };
         let register = ClusterIdRegister::new(us.id);
-        let environment = Arc::new(Environment { us, register, makings, timing, board, metrics });
+        let keeping = Arc::new(Keeping::new(keep));
+        let environment = Arc::new(Environment { us, register, makings, timing, keeping, board, metrics });
         Self { directory, environment, looked: watch::Sender::new(false) }
     }
 
@@ -82,6 +87,8 @@ impl PeerManager {
         let Self { mut directory, environment, looked } = self;
         let for_peers = cancel.child_token();
         let board = environment.board.clone();
+        let keeping = Arc::clone(&environment.keeping);
+        let mut orphans = std::pin::pin!(keeping.forget_orphans(looked.subscribe(), &board));
         let mut crew = Crew::new(board.clone(), move |name, desired| {
             // Made in the task: even a panic in here is the peer's own.
             let (environment, cancel) = (Arc::clone(&environment), for_peers.clone());
@@ -91,6 +98,7 @@ impl PeerManager {
             tokio::select! {
                 biased;
                 () = cancel.cancelled() => break,
+                never = &mut orphans => match never {},
                 ended = crew.next_end() => crew.reap(ended),
                 changes = directory.changes() => {
                     for change in changes {

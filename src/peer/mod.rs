@@ -8,6 +8,7 @@ mod config;
 mod crew;
 pub mod directory;
 mod heartbeat;
+mod keeping;
 mod lifecycle;
 mod manager;
 mod register;
@@ -16,6 +17,7 @@ mod tenure;
 
 pub use config::{ClusterConfig, ConfigError, Us};
 pub use heartbeat::HeartbeatPolicy;
+pub use keeping::KeepSettings;
 pub use lifecycle::PeerTiming;
 pub use manager::{PeerManager, PeerSettings};
 pub use register::{Claim, ClaimError, ClusterIdRegister};

@@ -1,10 +1,12 @@
 //! The time in which a peer holds a cluster ID: the claim, and what is shown under it, which go together.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::identity::{ClusterId, ClusterName, IdentityRange, MaxConnectedClusters};
 use crate::kvstore::ListWatchOptions;
 use crate::mirror::{Admission, Follower, Mirror, Reporter};
+use crate::picture::Picture;
 use crate::view::{ClusterBuilder, Interner, View};
 
 use super::register::Claim;
@@ -50,6 +52,14 @@ impl Tenure {
             Follower::new(mirror, prefix.clone().into_bytes(), makings.list_watch.clone(), makings.view.clone())
                 .auditing_every(makings.audit_interval);
         Self { claim, prefix, view, follower }
+    }
+
+    /// Begins with what an earlier process knew, which is shown from now on.
+    pub(super) fn restore(claim: Claim, peer: &ClusterName, picture: &Picture, makings: &Makings) -> Self {
+        makings.view.publish(Arc::clone(&picture.version));
+        let mut tenure = Self::begin(claim, peer, picture.prefix.clone(), makings);
+        tenure.follower.continue_from(picture.position);
+        tenure
     }
 
     pub(super) const fn id(&self) -> ClusterId {

@@ -39,11 +39,13 @@ struct Entry {
     /// How long it took, once done.
     took: Option<Duration>,
     why: Option<Why>,
+    /// It is shown, and hinders nothing.
+    concern: bool,
 }
 
 impl State {
     fn ready(&self) -> bool {
-        !self.stopping && self.guards.values().all(|guard| guard.took.is_some())
+        !self.stopping && self.guards.values().all(|guard| guard.concern || guard.took.is_some())
     }
 }
 
@@ -56,18 +58,23 @@ impl Default for Readiness {
 impl Readiness {
     /// Not ready before the guard is done. Take all guards before the server that shows them runs.
     pub fn guard(&self, name: &'static str) -> Guard {
-        self.take(name, None)
+        self.take(name, None, false)
     }
 
     /// The same, with a text that is made anew whenever somebody asks why it takes so long.
     pub fn guard_with(&self, name: &'static str, why: impl Fn() -> String + Send + Sync + 'static) -> Guard {
-        self.take(name, Some(Box::new(why)))
+        self.take(name, Some(Box::new(why)), false)
     }
 
-    fn take(&self, name: &'static str, why: Option<Why>) -> Guard {
+    /// Shows something that is not as it should be, until the guard is dropped, and is no reason to keep traffic away.
+    pub fn concern(&self, name: &'static str, why: impl Fn() -> String + Send + Sync + 'static) -> Guard {
+        self.take(name, Some(Box::new(why)), true)
+    }
+
+    fn take(&self, name: &'static str, why: Option<Why>, concern: bool) -> Guard {
         let number = self.change(|state| {
             state.taken += 1;
-            state.guards.insert(state.taken, Entry { name, since: Instant::now(), took: None, why });
+            state.guards.insert(state.taken, Entry { name, since: Instant::now(), took: None, why, concern });
             state.taken
         });
         Guard { readiness: self.clone(), number }
@@ -91,6 +98,7 @@ impl Readiness {
         let guards = state.guards.values().map(|guard| GuardReport {
             name: guard.name,
             done: guard.took.is_some(),
+            concern: guard.concern,
             waited: guard.took.unwrap_or_else(|| guard.since.elapsed()),
             why: guard.why.as_ref().filter(|_| guard.took.is_none()).map_or_else(String::new, |why| why()),
         });
@@ -128,7 +136,9 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         self.readiness.change(|state| {
-            if let Some(guard) = state.guards.get_mut(&self.number) {
+            if state.guards.get(&self.number).is_some_and(|guard| guard.concern) {
+                state.guards.remove(&self.number);
+            } else if let Some(guard) = state.guards.get_mut(&self.number) {
                 guard.took = Some(guard.since.elapsed());
             }
         });
@@ -153,6 +163,8 @@ pub struct GuardReport {
     pub name: &'static str,
     /// Whether it is done.
     pub done: bool,
+    /// Whether it is only shown: readiness does not wait for it.
+    pub concern: bool,
     /// How long it has waited, or did.
     pub waited: Duration,
     /// What it waits for, in plain words, where it can say.
@@ -167,7 +179,11 @@ impl fmt::Display for Report {
             writeln!(f, "[-] shutting down")?;
         }
         for guard in self.guards.iter().filter(|guard| all || !guard.done) {
-            let (mark, verb) = if guard.done { ('+', "ready after") } else { ('-', "waiting for") };
+            let (mark, verb) = match guard {
+                GuardReport { concern: true, .. } => ('!', "for"),
+                GuardReport { done: true, .. } => ('+', "ready after"),
+                _ => ('-', "waiting for"),
+            };
             write!(f, "[{mark}] {}: {verb} {:.1} s", guard.name, guard.waited.as_secs_f64())?;
             if guard.why.is_empty() { writeln!(f)? } else { writeln!(f, ": {}", guard.why)? }
         }
@@ -197,6 +213,16 @@ mod tests {
         );
         drop(store);
         assert_eq!(readiness.report().to_string(), "ready\n");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_concern_is_shown_and_hinders_nothing() {
+        let readiness = Readiness::default();
+        let concern = readiness.concern("references", || "3 are being written again".to_owned());
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(readiness.report().to_string(), "ready\n[!] references: for 2.0 s: 3 are being written again\n");
+        drop(concern);
+        assert_eq!(format!("{:#}", readiness.report()), "ready\n");
     }
 
     #[tokio::test]

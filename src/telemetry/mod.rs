@@ -9,6 +9,7 @@ mod status;
 pub use health::{Guard, GuardReport, Readiness, Report};
 pub use logging::LogLimiter;
 pub use metrics::{
-    AcknowledgedGauges, ClusterMetrics, FrameKind, HistoryGauges, Metrics, SubscriptionEnd, SubscriptionGuard,
+    AcknowledgedGauges, AllocatorSeries, ClusterMetrics, FrameKind, HistoryGauges, Metrics, SubscriptionEnd,
+    SubscriptionGuard,
 };
-pub use status::{ClusterState, ClusterStatus, LastError, RejectExample, StatusBoard};
+pub use status::{AllocatorStatus, ClusterState, ClusterStatus, LastError, RejectExample, StatusBoard};

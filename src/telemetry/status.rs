@@ -1,8 +1,8 @@
-//! One struct of truth per cluster; the API, the CLI and the metrics all read it.
+//! One struct of truth per cluster, and one for the allocator; the API, the CLI and the metrics all read them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 
@@ -99,6 +99,7 @@ pub struct RejectExample {
 
 /// Everything there is to say about one cluster.
 #[derive(Clone, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "facts that are independent of each other")]
 pub struct ClusterStatus {
     /// Ours, not a peer.
     pub local: bool,
@@ -148,6 +149,17 @@ pub struct ClusterStatus {
     pub certificate_expires: Option<SystemTime>,
     /// Counts the sessions since start: each is one connection to one etcd.
     pub session: u64,
+    /// What is held is complete, but as an earlier process knew it: the store was not reached since.
+    pub stale: bool,
+    /// Since when the cluster is out of step, whatever the cause; none while it is in step. Only a sync ends it, and a
+    /// restart does not begin it anew if it was kept.
+    pub unavailable_since: Option<SystemTime>,
+    /// What was held was withdrawn, because that lasted for too long.
+    pub revoked: bool,
+    /// When what is held was kept on disk last.
+    pub picture_kept: Option<SystemTime>,
+    /// What is wrong with that, in plain words.
+    pub picture_trouble: Option<String>,
 }
 
 impl ClusterStatus {
@@ -158,14 +170,43 @@ impl ClusterStatus {
     }
 }
 
-/// The status of every cluster, by name; cheap to clone.
+/// Everything there is to say about the allocator of our own cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AllocatorStatus {
+    /// The first list of the cluster's records is in: before it, nothing is allocated.
+    pub listed: bool,
+    /// Numbers of the cluster's range that can be handed out.
+    pub free: u32,
+    /// Numbers handed out and not yet seen in the store.
+    pub leased: u32,
+    /// Numbers in use by anybody.
+    pub used: u32,
+    /// Label sets in use through this gateway.
+    pub local: u64,
+    /// Leases that its references hang on.
+    pub leases: u64,
+    /// References that hang on them.
+    pub leased_keys: u64,
+    /// This replica collects garbage.
+    pub collecting: bool,
+    /// Records that its last round left; 0 while another replica collects.
+    pub records: u64,
+    /// Locks that its last round left.
+    pub locks: u64,
+    /// How long the oldest of them has been seen unchanged.
+    pub oldest_lock: Duration,
+}
+
+/// The status of every cluster, by name, and of the allocator; cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct StatusBoard(Arc<Board>);
 
 #[derive(Debug, Default)]
 struct Board {
     clusters: Mutex<BTreeMap<String, ClusterStatus>>,
-    /// Wakes whoever waits for a transition: a cluster comes, goes, changes its state or is synced for the first time.
+    allocator: Mutex<Option<AllocatorStatus>>,
+    /// Wakes whoever waits for a transition: a cluster comes, goes, changes its state, or what it shows
+    /// becomes complete, stale or void.
     transitions: watch::Sender<()>,
 }
 
@@ -174,13 +215,14 @@ impl StatusBoard {
     pub fn update(&self, cluster: &str, change: impl FnOnce(&mut ClusterStatus)) {
         let mut clusters = self.clusters();
         let status = clusters.entry(cluster.to_owned()).or_default();
-        let before = (status.state, status.synced_once);
+        let stage = |status: &ClusterStatus| (status.state, status.synced_once, status.stale, status.revoked);
+        let before = stage(status);
         change(status);
         let new = status.since.is_none();
         if new || status.state != before.0 {
             status.since = Some(SystemTime::now());
         }
-        if new || (status.state, status.synced_once) != before {
+        if new || stage(status) != before {
             self.0.transitions.send_replace(());
         }
     }
@@ -200,6 +242,18 @@ impl StatusBoard {
     /// Reads in place. Nobody can change the board meanwhile, so only look.
     pub fn read<T>(&self, read: impl FnOnce(&BTreeMap<String, ClusterStatus>) -> T) -> T {
         read(&self.clusters())
+    }
+
+    /// Changes the allocator's status.
+    pub fn update_allocator(&self, change: impl FnOnce(&mut AllocatorStatus)) {
+        let mut allocator = self.0.allocator.lock().unwrap_or_else(PoisonError::into_inner);
+        change(allocator.get_or_insert_default());
+    }
+
+    /// The allocator's status; `None` where there is none.
+    #[must_use]
+    pub fn allocator(&self) -> Option<AllocatorStatus> {
+        *self.0.allocator.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until the clusters are as `condition` wants them. It is asked again after each transition (a cluster comes,

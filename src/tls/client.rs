@@ -56,6 +56,12 @@ impl ClientTls {
         Self { files, last_good: Mutex::new(None) }
     }
 
+    /// Where they are.
+    #[must_use]
+    pub const fn files(&self) -> &ClientTlsFiles {
+        &self.files
+    }
+
     /// Reads the files (blocking, some kilobytes). Unchanged contents give the config of the time before; unusable ones give
     /// the last good one, and say so.
     ///

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::cluster::{ClusterView, SourcePosition, SyncState};
-use super::entry::{Identity, Label};
+use super::entry::{Identity, Label, key_hash_of};
 use super::index::Index;
 use super::interner::{Interner, LabelTooLong};
 use super::pages::Pages;
@@ -46,8 +46,12 @@ pub struct ClusterBuilder {
     /// What a running re-list has seen, a bit a number.
     seen: Option<Box<[u64]>>,
     dirty: bool,
+    /// An entry was written again with the same labels.
+    renewed: bool,
     /// Empty between calls; kept for its allocation.
     scratch: Vec<Label>,
+    /// The same for a key string.
+    text: Vec<u8>,
 }
 
 impl ClusterBuilder {
@@ -69,7 +73,7 @@ impl ClusterBuilder {
             len: 0,
             checksum: 0,
         };
-        Self { interner, next, seen: None, dirty: true, scratch: Vec::new() }
+        Self { interner, next, seen: None, dirty: true, renewed: false, scratch: Vec::new(), text: Vec::new() }
     }
 
     /// Adds or replaces. An entry with the same labels stays equal to what it was and is no change; only its revision
@@ -102,9 +106,13 @@ impl ClusterBuilder {
             return Ok(Effect::Unchanged);
         }
         let identity = Identity::new(number, revision, key_hash, &mut self.scratch);
+        Ok(self.put(offset, identity))
+    }
+
+    fn put(&mut self, offset: u32, identity: Identity) -> Effect {
+        let key_hash = identity.key_hash();
         self.next.checksum = self.next.checksum.wrapping_add(identity.contribution());
-        let replaced = self.next.pages.insert(offset, identity);
-        let effect = match replaced {
+        let effect = match self.next.pages.insert(offset, identity) {
             Some(replaced) => {
                 self.forget(&replaced, offset);
                 Effect::Modified
@@ -115,7 +123,30 @@ impl ClusterBuilder {
         self.next.len += 1;
         self.dirty = true;
         self.mark_seen(offset);
-        Ok(effect)
+        effect
+    }
+
+    /// Adds an entry whose labels are interned already, in this builder's interner: how a kept picture comes back.
+    ///
+    /// # Errors
+    /// The number is out of range.
+    pub fn restore(&mut self, number: NumericIdentity, labels: &[Label], revision: i64) -> Result<Effect, BuildError> {
+        let offset = self.next.offset(number).ok_or(BuildError::OutOfRange(number))?;
+        self.scratch.clear();
+        self.scratch.extend_from_slice(labels);
+        let key_hash = key_hash_of(labels, &mut self.text);
+        let identity = Identity::new(number, revision, key_hash, &mut self.scratch);
+        Ok(self.put(offset, identity))
+    }
+
+    /// Puts an identity of another version of this cluster in place of whatever its number stands for.
+    ///
+    /// # Errors
+    /// [`BuildError::OutOfRange`].
+    pub fn hold(&mut self, identity: Identity) -> Result<(), BuildError> {
+        let offset = self.next.offset(identity.number()).ok_or(BuildError::OutOfRange(identity.number()))?;
+        self.put(offset, identity);
+        Ok(())
     }
 
     /// Removes; whether it was there.
@@ -140,6 +171,7 @@ impl ClusterBuilder {
     /// Nobody could tell a difference, so nothing becomes dirty.
     fn keep(&mut self, offset: u32, renewed: Option<Identity>) {
         if let Some(renewed) = renewed {
+            self.renewed = true;
             self.next.pages.insert(offset, renewed);
         }
         self.mark_seen(offset);
@@ -207,9 +239,28 @@ impl ClusterBuilder {
 
     /// Marks the version complete up to `position`.
     pub fn set_synced(&mut self, position: SourcePosition) {
-        self.dirty |= self.next.state != SyncState::Synced;
-        self.next.state = SyncState::Synced;
+        self.complete(SyncState::Synced, position);
+    }
+
+    /// The same, as of an earlier process.
+    pub fn set_stale(&mut self, position: SourcePosition) {
+        self.complete(SyncState::Stale, position);
+    }
+
+    fn complete(&mut self, state: SyncState, position: SourcePosition) {
+        self.dirty |= self.next.state != state;
+        self.next.state = state;
         self.next.position = Some(position);
+    }
+
+    /// Whether the revision of an entry rose, and nothing else of it changed, since this was asked last.
+    pub fn take_renewed(&mut self) -> bool {
+        std::mem::take(&mut self.renewed)
+    }
+
+    /// Marks the version as one that shows more than its source does at any position: it has none then.
+    pub fn set_ahead(&mut self) {
+        self.next.position = None;
     }
 
     /// Whether anything but the position differs from what was last built.

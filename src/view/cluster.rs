@@ -21,6 +21,9 @@ pub enum SyncState {
     Listing,
     /// Complete up to its position.
     Synced,
+    /// Complete up to its position, but read from a picture that an earlier process kept: the source was not reached since,
+    /// and may be far ahead.
+    Stale,
 }
 
 /// One immutable version of one cluster's identities.
@@ -91,13 +94,20 @@ impl ClusterView {
         self.state
     }
 
-    /// Whether it is complete up to its position.
+    /// Whether it is complete up to its position, stale or not.
     #[must_use]
     pub fn is_synced(&self) -> bool {
-        self.state == SyncState::Synced
+        matches!(self.state, SyncState::Synced | SyncState::Stale)
     }
 
-    /// Where it stands in its source, once synced.
+    /// Whether it is complete, but as of an earlier process.
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        self.state == SyncState::Stale
+    }
+
+    /// Where it stands in its source, once synced. Nowhere while it shows allocations of our own that the source has not
+    /// told yet: it is no state of the source then, and nobody could go on from it elsewhere.
     #[must_use]
     pub fn position(&self) -> Option<SourcePosition> {
         self.position
@@ -137,10 +147,17 @@ impl ClusterView {
     }
 
     fn lookup_stored(&self, key_string: &str) -> Option<&Identity> {
-        self.index
-            .candidates(key_hash(key_string))
+        let candidates = self.index.candidates(key_hash(key_string));
+        candidates.filter_map(|offset| self.pages.get(offset)).find(|identity| identity.has_stored_form(key_string))
+    }
+
+    /// All identities with that key string, which must be in stored form; the highest number first. Several are another
+    /// writer's mistake.
+    pub fn having<'a>(&'a self, key_string: &'a str) -> impl Iterator<Item = &'a Identity> {
+        let candidates = self.index.candidates(key_hash(key_string));
+        candidates
             .filter_map(|offset| self.pages.get(offset))
-            .find(|identity| identity.has_stored_form(key_string))
+            .filter(move |identity| identity.has_stored_form(key_string))
     }
 
     /// All identities, ascending by number.

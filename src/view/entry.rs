@@ -3,6 +3,7 @@
 use std::fmt;
 
 use triomphe::ThinArc;
+use twox_hash::XxHash3_64;
 
 use crate::identity::{LabelRef, NumericIdentity, contribution_of_hash};
 
@@ -83,6 +84,16 @@ impl fmt::Display for Label {
     }
 }
 
+/// The hash of the key string that these labels make; `text` is room for it.
+pub(super) fn key_hash_of(labels: &[Label], text: &mut Vec<u8>) -> u64 {
+    text.clear();
+    for label in labels {
+        text.extend_from_slice(label.as_bytes());
+        text.push(b';');
+    }
+    XxHash3_64::oneshot(text)
+}
+
 /// One identity: immutable, cheap to clone.
 #[derive(Clone)]
 pub struct Identity(ThinArc<EntryHeader, Label>);
@@ -137,7 +148,8 @@ impl Identity {
     }
 
     /// Whether `key_string`, if it is in stored form, is this entry's. A `false` says nothing about other forms.
-    pub(super) fn has_stored_form(&self, key_string: &str) -> bool {
+    #[must_use]
+    pub fn has_stored_form(&self, key_string: &str) -> bool {
         let mut rest = key_string.as_bytes();
         for label in self.labels() {
             let Some(behind) = rest.strip_prefix(label.as_bytes()).and_then(|rest| rest.strip_prefix(b";")) else {

@@ -95,6 +95,20 @@ impl Interner {
         }
     }
 
+    /// The label that stands as `source:key=value` in `stored`, of which source and key have the given lengths; none if it
+    /// does not stand so.
+    #[must_use]
+    pub fn restore(&self, stored: &str, source_len: u16, key_len: u16) -> Option<Label> {
+        let (colon, key) = (usize::from(source_len), usize::from(key_len));
+        let is_stored_form = key > 0
+            && stored.as_bytes().get(colon) == Some(&b':')
+            && stored.as_bytes().get(colon + 1 + key) == Some(&b'=')
+            && stored.is_char_boundary(colon)
+            && stored.is_char_boundary(colon + 1 + key)
+            && memchr::memchr(b';', stored.as_bytes()).is_none();
+        is_stored_form.then(|| self.stored(source_len, key_len, stored))
+    }
+
     fn stored(&self, source_len: u16, key_len: u16, stored: &str) -> Label {
         let hash64 = self.0.hasher.hash_one(stored.as_bytes());
         // The table takes the low bits for the bucket and the top ones for the tag, so the kept half has to serve as both.

@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use meshgate::allocator::etcd::{EtcdTerms, LeaseTerms};
-use meshgate::allocator::{GcSettings, IdentityGc, NumberRange};
+use meshgate::allocator::{GcSettings, GcTimes, IdentityGc, NumberRange};
 use meshgate::kvstore::EtcdConfig;
 use tokio::sync::{Mutex, RwLock};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::support::{BASE, Node, Setup, masters, numbered, slaves};
+use super::support::{BASE, Node, Setup, masters, numbered, show_log, size, slaves};
 use crate::support::{EtcdCluster, EtcdOptions, eventually};
 
 const CALLERS: usize = 16;
-const LONG: Duration = Duration::from_mins(3);
+const LONG: Duration = Duration::from_mins(10);
 
 /// One gateway over its incarnations, and what its users hold by what they were told.
 struct Gateway {
@@ -102,7 +102,8 @@ async fn kill_the_leader(cluster: &mut EtcdCluster) {
 /// `MESHGATE_CHAOS_SETS` label sets (the full run is 20,000), half of them wanted by all gateways.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_record_for_each_label_set_whoever_dies() {
-    let sets: usize = std::env::var("MESHGATE_CHAOS_SETS").map_or(400, |text| text.parse().unwrap());
+    show_log();
+    let sets = size("MESHGATE_CHAOS_SETS", 400);
     let seed: u64 = std::env::var("MESHGATE_SEED").map_or_else(|_| fastrand::u64(..), |text| text.parse().unwrap());
     println!("MESHGATE_SEED={seed}");
     let mut dice = fastrand::Rng::with_seed(seed);
@@ -137,7 +138,7 @@ async fn one_record_for_each_label_set_whoever_dies() {
     let all: usize = gateways.len() * (sets / 2) + (sets - sets / 2);
     let chaos = async {
         let (mut gateways_killed, mut leaders_killed) = (0, 0);
-        while gateways_killed + leaders_killed < 12 {
+        while gateways_killed + leaders_killed < (sets / 500).clamp(6, 30) {
             sleep(Duration::from_millis(dice.u64(200..1_500))).await;
             if dice.u8(..3) > 0 {
                 gateways[dice.usize(..3)].kill_and_restart().await;
@@ -185,13 +186,14 @@ async fn one_record_for_each_label_set_whoever_dies() {
     .await;
     let before = masters(&client).await.len();
     let numbers = NumberRange::new(setup.numbers.0, setup.numbers.1, 0).unwrap();
-    let mut gc = IdentityGc::new(GcSettings { pace: Duration::ZERO, ..GcSettings::new(numbers) });
+    let mut gc = IdentityGc::new(GcSettings { numbers, times: GcTimes { pace: Duration::ZERO, ..GcTimes::default() } });
     let backend = gateways[0].node.read().await.as_ref().unwrap().etcd.clone();
     gc.round(&backend).await.unwrap();
     let removed = gc.round(&backend).await.unwrap().removed.len();
     let left: BTreeSet<_> = masters(&client).await.into_iter().collect();
     let right = in_use.into_iter().map(|(labels, number)| (format!("{BASE}/id/{number}"), labels)).collect();
     assert_eq!(left, right, "exactly one record for each label set in use");
+    assert_eq!(removed, before - left.len(), "each removal is counted once");
     println!(
         "{sets} label sets: {} records, {removed} of {before} collected, {} references",
         left.len(),

@@ -4,17 +4,19 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use meshgate::allocator::backend::{Backend, Removal};
-use meshgate::allocator::{GcSettings, IdentityGc, LockGc, Masters, NumberRange};
+use meshgate::allocator::{GcSettings, GcTimes, IdentityGc, LockGc, Masters, NumberRange};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::cilium::{Agent, jitter};
 use super::contest::Referee;
-use super::support::{BASE, Node, SOON, Setup, etcd, masters, numbered, put, slaves};
+use super::flaky::{Fault, Flaky};
+use super::support::{BASE, Node, SOON, Setup, etcd, masters, numbered, put, size, slaves};
 use crate::support::eventually;
 
 fn settings(numbers: (u32, u32)) -> GcSettings {
     let numbers = NumberRange::new(numbers.0, numbers.1, 0).unwrap();
-    GcSettings { pace: Duration::ZERO, ..GcSettings::new(numbers) }
+    GcSettings { numbers, times: GcTimes { pace: Duration::ZERO, ..GcTimes::default() } }
 }
 
 fn own() -> GcSettings {
@@ -46,7 +48,7 @@ async fn a04_a_record_that_is_taken_into_use_between_look_and_delete_stays() {
     a.release(&numbered(1)).await.unwrap();
     let unused = a.etcd.unused(a.etcd.masters().await.unwrap()).await.unwrap();
     assert_eq!(unused.len(), 1);
-    eventually("b knows the record", SOON, || async { !b.table.numbers_of(&numbered(1)).is_empty() }).await;
+    eventually("b knows the record", SOON, || async { !b.records.numbers_of(&numbered(1)).is_empty() }).await;
     // The collector has judged; now somebody takes the labels up again.
     assert_eq!(b.allocate(&numbered(1)).await.unwrap().number, number);
     assert_eq!(a.etcd.remove_unused(&unused[0]).await.unwrap(), Removal::InUse);
@@ -63,7 +65,7 @@ async fn a04_a_record_that_is_taken_into_use_between_look_and_delete_stays() {
 /// Allocations and releases against our collector and one that does as Cilium's. Rounds from `MESHGATE_GC_ROUNDS`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a04_collectors_never_take_a_record_that_is_in_use() {
-    let rounds: usize = std::env::var("MESHGATE_GC_ROUNDS").map_or(500, |text| text.parse().unwrap());
+    let rounds = size("MESHGATE_GC_ROUNDS", 500);
     let etcd = etcd().await;
     let client = etcd.client();
     let referee = tokio::spawn(Referee::default().watch(etcd.client(), "the-end".to_owned()));
@@ -151,6 +153,48 @@ async fn g10_an_unused_record_goes_in_two_rounds_and_in_three_if_touched() {
 }
 
 #[tokio::test]
+async fn removals_keep_to_their_pace() {
+    let etcd = etcd().await;
+    let client = etcd.client();
+    for n in 0..20 {
+        put(&client, &format!("id/{}", 327_680 + n), &format!("k8s:n={n};")).await;
+    }
+    let node = Node::start(&etcd, "a").await;
+    let times = GcTimes { pace: Duration::from_millis(30), ..GcTimes::default() };
+    let mut gc = IdentityGc::new(GcSettings { times, ..own() });
+    gc.round(&node.etcd).await.unwrap();
+    let since = Instant::now();
+    assert_eq!(gc.round(&node.etcd).await.unwrap().removed.len(), 20);
+    assert!(since.elapsed() >= 19 * times.pace, "{:?}", since.elapsed());
+}
+
+#[tokio::test]
+async fn a_removal_whose_answer_is_lost_is_counted_once() {
+    let etcd = etcd().await;
+    let client = etcd.client();
+    for n in 0..6 {
+        put(&client, &format!("id/{}", 327_680 + n), &format!("k8s:n={n};")).await;
+    }
+    let calls = std::sync::atomic::AtomicUsize::new(0);
+    let node = Node::start_on(&etcd, "a", Setup::default(), |backend| {
+        Flaky::new(backend, move |call| {
+            if call != "remove_unused" {
+                return Fault::None;
+            }
+            let call = calls.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            [Fault::After, Fault::None, Fault::Before, Fault::None][call % 4]
+        })
+    })
+    .await;
+    let mut gc = IdentityGc::new(own());
+    let backend = node.allocator.backend();
+    gc.round(backend).await.unwrap();
+    let round = gc.round(backend).await.unwrap();
+    assert_eq!((round.removed.len(), round.alive, round.marked.len()), (6, 0, 0));
+    assert!(masters(&client).await.is_empty());
+}
+
+#[tokio::test]
 async fn g12_an_old_lock_goes_by_its_revision_whatever_its_lease() {
     let etcd = etcd().await;
     let client = etcd.client();
@@ -160,11 +204,11 @@ async fn g12_an_old_lock_goes_by_its_revision_whatever_its_lease() {
     put(&client, &format!("locks/{labels}/77"), "").await;
     let mut gc = LockGc::default();
     let (allocated, ()) = tokio::join!(node.allocate(&labels), async {
-        assert_eq!(gc.round(&node.etcd).await.unwrap().1, []);
+        assert_eq!(gc.round(&node.etcd).await.unwrap().removed, []);
         eventually("the second round removes it", SOON, || {
             let mut next = gc.clone();
             let backend = node.etcd.clone();
-            async move { !next.round(&backend).await.unwrap().1.is_empty() }
+            async move { !next.round(&backend).await.unwrap().removed.is_empty() }
         })
         .await;
     });

@@ -59,6 +59,7 @@ async fn our_cluster_is_announced_and_announced_again() {
         id: ClusterId::new(5, width).unwrap(),
         width,
         prefix: BASE.to_owned(),
+        interval: Duration::from_mins(1),
     };
     let (keeper, sessions) = SessionKeeper::new(etcd.config(), Timing::default());
     let store = Store::new(sessions, Duration::from_secs(5));

@@ -9,7 +9,7 @@ use meshgate::allocator::Key;
 use tokio::time::Instant;
 
 use super::cilium::{Agent, jitter};
-use super::support::{BASE, Node, etcd, masters, numbered, slaves};
+use super::support::{BASE, Node, etcd, masters, numbered, show_log, size, slaves};
 
 /// Label sets that are fought over at once.
 const ARENAS: usize = 24;
@@ -110,11 +110,8 @@ async fn fight(client: Client, ours: &[Node], agents: &[Agent], arena: usize, ro
 /// Rounds from `MESHGATE_CONTEST_ROUNDS`; the proof is 100,000.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a02_lock_takers_and_fast_writers_never_disagree() {
-    if let Ok(filter) = std::env::var("MESHGATE_LOG") {
-        let filter = tracing_subscriber::EnvFilter::new(filter);
-        let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
-    }
-    let rounds: usize = std::env::var("MESHGATE_CONTEST_ROUNDS").map_or(300, |text| text.parse().unwrap());
+    show_log();
+    let rounds = size("MESHGATE_CONTEST_ROUNDS", 300);
     let etcd = etcd().await;
     let client = etcd.client();
     let numbers = (5 << 16, (6 << 16) - 1);

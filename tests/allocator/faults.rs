@@ -26,7 +26,7 @@ async fn a06_a_record_is_written_again_however_often_that_fails() {
     })
     .await;
     let number = node.allocate(&numbered(1)).await.unwrap().number;
-    eventually("the watch is there", SOON, || async { node.table.labels_of(number).is_some() }).await;
+    eventually("the watch is there", SOON, || async { node.records.labels_of(number).is_some() }).await;
     delete(&client, &format!("id/{number}")).await;
     eventually("it is back", SOON, || async { masters(&client).await.len() == 1 }).await;
     assert_eq!(failures.load(Ordering::SeqCst), 4);
@@ -49,12 +49,12 @@ async fn a06_a_repair_ends_when_the_record_is_not_used_any_more() {
     })
     .await;
     let number = node.allocate(&numbered(1)).await.unwrap().number;
-    eventually("the watch is there", SOON, || async { node.table.labels_of(number).is_some() }).await;
+    eventually("the watch is there", SOON, || async { node.records.labels_of(number).is_some() }).await;
     delete(&client, &format!("id/{number}")).await;
     eventually("it is being repaired", SOON, || async { calls.load(Ordering::SeqCst) > 1 }).await;
-    assert!(node.table.labels_of(number).is_some());
+    assert!(node.records.labels_of(number).is_some());
     node.release(&numbered(1)).await.unwrap();
-    eventually("it is given up", SOON, || async { node.table.labels_of(number).is_none() }).await;
+    eventually("it is given up", SOON, || async { node.records.labels_of(number).is_none() }).await;
     assert!(masters(&client).await.is_empty() && slaves(&client).await.is_empty());
     assert_eq!(node.allocator.status().await.used, 0);
 }

@@ -7,7 +7,7 @@ use etcd_client::{Client, GetOptions};
 use meshgate::allocator::etcd::{EtcdTerms, LeaseTerms};
 use tokio::time::Instant;
 
-use super::support::{BASE, Node, SOON, Setup, etcd, numbered, put, slaves};
+use super::support::{BASE, Node, SOON, Setup, etcd, numbered, put, size, slaves};
 use crate::support::eventually;
 
 /// Path, lease and revision of each reference.
@@ -76,8 +76,10 @@ async fn g02_leases_that_all_die_at_once_are_not_asked_for_in_a_hot_loop() {
 async fn g04_the_loss_of_a_lease_touches_only_what_hangs_on_it() {
     let etcd = etcd().await;
     let client = etcd.client();
-    let node = Node::start_with(&etcd, "a", capped(100)).await;
-    for n in 0..500 {
+    let all = size("MESHGATE_LEASED_KEYS", 500);
+    let cap = all / 5;
+    let node = Node::start_with(&etcd, "a", capped(cap)).await;
+    for n in 0..all {
         node.allocate(&numbered(n)).await.unwrap();
     }
     let before = references(&client).await;
@@ -85,11 +87,11 @@ async fn g04_the_loss_of_a_lease_touches_only_what_hangs_on_it() {
     for (lease, _) in before.values() {
         *on_lease.entry(*lease).or_default() += 1;
     }
-    assert!(on_lease.len() >= 5 && on_lease.values().all(|&keys| keys <= 100), "{on_lease:?}");
+    assert!(on_lease.len() >= 5 && on_lease.values().all(|&keys| keys <= cap), "{on_lease:?}");
     let (&lost, _) = on_lease.iter().next().unwrap();
     client.lease_client().revoke(lost).await.unwrap();
     node.etcd.reference_leases().not_found(lost);
-    eventually("all are back", SOON, || async { references(&client).await.len() == 500 }).await;
+    eventually("all are back", SOON, || async { references(&client).await.len() == all }).await;
     let after = references(&client).await;
     for (path, (lease, revision)) in &before {
         assert_eq!(after[path].1 == *revision, *lease != lost, "{path}");
@@ -101,16 +103,22 @@ async fn g04_the_number_of_leases_stays_bounded() {
     let etcd = etcd().await;
     let _client = etcd.client();
     let node = Node::start_with(&etcd, "a", capped(50)).await;
-    for round in 0..6 {
+    let rounds = size("MESHGATE_LEASE_ROUNDS", 720);
+    for round in 0..rounds / 120 {
         for n in 0..120 {
-            node.allocate(&numbered(round * 120 + n)).await.unwrap();
+            node.allocate(&numbered(n)).await.unwrap();
         }
+        let (leases, keys) = node.etcd.reference_leases().counts();
+        assert!(leases <= 5 && keys == 120, "round {round}: {leases} leases, {keys} keys");
         for n in 0..120 {
-            node.release(&numbered(round * 120 + n)).await.unwrap();
+            node.release(&numbered(n)).await.unwrap();
         }
     }
     let (leases, keys) = node.etcd.reference_leases().counts();
     assert!(leases <= 5 && keys == 0, "{leases} leases, {keys} keys");
+    let client = etcd.client();
+    let there = async || client.lease_client().leases().await.unwrap().leases().len();
+    eventually("the store has no more", SOON, || async { there().await <= 6 }).await;
 }
 
 #[tokio::test]

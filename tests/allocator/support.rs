@@ -1,18 +1,19 @@
-//! A node: an allocator on a real etcd, told of its records by a follower of the simplest kind.
+//! A node: an allocator on a real etcd, with the gateway's own mirror and view as its picture of the records.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Client, GetOptions};
 use meshgate::allocator::backend::Backend;
-use meshgate::allocator::etcd::{EtcdBackend, EtcdTerms, SessionKeeper, Sessions, Store};
+use meshgate::allocator::etcd::{EtcdBackend, EtcdTerms, SessionKeeper, Store};
 use meshgate::allocator::{
-    AllocError, Allocation, Allocator, AllocatorMetrics, AllocatorSettings, Key, MasterTable, NumberRange, Paths,
-    Vanished,
+    AllocError, Allocation, Allocator, AllocatorMetrics, AllocatorSettings, Key, NumberRange, Paths,
 };
-use meshgate::identity::NumericIdentity;
-use meshgate::kvstore::{EtcdConfig, Event, KeyValue, ListWatch, ListWatchOptions, Step, Timing};
+use meshgate::identity::{ClusterId, ClusterName, MaxConnectedClusters};
+use meshgate::kvstore::{EtcdConfig, ListWatchOptions, Timing};
+use meshgate::mirror::{DEFAULT_AUDIT_INTERVAL, LocalCluster, LocalSettings, Outlet, OwnRecords};
+use meshgate::telemetry::{Metrics, StatusBoard};
+use meshgate::view::{Interner, View};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -20,10 +21,24 @@ use tokio_util::sync::CancellationToken;
 use crate::support::{EtcdOptions, EtcdServer};
 
 pub const BASE: &str = "cilium/state/identities/v1";
+const WIDTH: MaxConnectedClusters = MaxConnectedClusters::C255;
 pub const SOON: Duration = Duration::from_secs(20);
 
 pub async fn etcd() -> EtcdServer {
     EtcdServer::start(EtcdOptions::plain("local").in_memory()).await.unwrap()
+}
+
+/// A size from a variable, for the long runs (`mod.rs` lists them).
+pub fn size(variable: &str, otherwise: usize) -> usize {
+    std::env::var(variable).map_or(otherwise, |text| text.parse().unwrap())
+}
+
+/// Lets the log be seen, as `MESHGATE_LOG` filters it.
+pub fn show_log() {
+    if let Ok(filter) = std::env::var("MESHGATE_LOG") {
+        let filter = tracing_subscriber::EnvFilter::new(filter);
+        let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    }
 }
 
 /// An etcd as a node reaches it.
@@ -60,6 +75,8 @@ pub struct Setup {
     pub release_on_shutdown: bool,
     pub follow: bool,
     pub call: Duration,
+    /// Longest pause between two attempts to connect.
+    pub reconnect: Duration,
 }
 
 impl Default for Setup {
@@ -71,6 +88,7 @@ impl Default for Setup {
             release_on_shutdown: false,
             follow: true,
             call: Duration::from_secs(5),
+            reconnect: Duration::from_secs(1),
         }
     }
 }
@@ -78,8 +96,9 @@ impl Default for Setup {
 pub struct Node<B: Backend = EtcdBackend> {
     pub allocator: Allocator<B>,
     pub etcd: EtcdBackend,
-    pub table: Arc<MasterTable>,
+    pub records: OwnRecords,
     pub metrics: AllocatorMetrics,
+    local: Option<LocalCluster>,
     cancel: CancellationToken,
     tasks: JoinSet<()>,
     keepers: JoinSet<()>,
@@ -103,36 +122,56 @@ impl<B: Backend> Node<B> {
         let timing = Timing {
             call: setup.call,
             backoff_base: Duration::from_millis(10),
-            backoff_max: Duration::from_secs(1),
+            backoff_max: setup.reconnect,
             ..Timing::default()
         };
-        let (keeper, sessions) = SessionKeeper::new(etcd.config(), timing);
-        let store = Store::new(sessions.clone(), setup.call);
-        let etcd = EtcdBackend::new(store, Paths::new(BASE, name).unwrap(), numbers, setup.terms);
-        let table = Arc::new(MasterTable::default());
-        let metrics = AllocatorMetrics::new();
+        let (keeper, sessions) = SessionKeeper::new(etcd.config(), timing.clone());
+        let store = Store::new(sessions, setup.call);
+        let backend = EtcdBackend::new(store, Paths::new(BASE, name).unwrap(), numbers, setup.terms);
+        let id = ClusterId::new(setup.numbers.0 >> WIDTH.shift(), WIDTH).unwrap();
+        let cluster = ClusterName::new("cluster-a").unwrap();
+        let (interner, view, board) = (Interner::new(), View::new(WIDTH, id), StatusBoard::default());
+        let metrics = Metrics::new(board.clone());
+        let records = OwnRecords::new(cluster.clone(), id, WIDTH, interner.clone(), view, board.clone());
         let settings = AllocatorSettings {
             sync: setup.sync,
             release_on_shutdown: setup.release_on_shutdown,
             ..AllocatorSettings::new(numbers)
         };
-        let allocator = Allocator::new(wrap(etcd.clone()), table.clone(), settings, metrics.clone());
+        let counted = AllocatorMetrics::of(&metrics);
+        let allocator = Allocator::new(wrap(backend.clone()), Arc::new(records.clone()), settings, counted.clone());
+        let local = LocalSettings {
+            name: cluster,
+            id,
+            width: WIDTH,
+            etcd: etcd.config(),
+            timing,
+            list_watch: ListWatchOptions::default(),
+            audit_interval: DEFAULT_AUDIT_INTERVAL,
+        };
+        let outlet = Outlet::own(records.clone(), Arc::new(allocator.clone()));
+        let local = LocalCluster::new(local, interner, outlet, board, metrics);
         let cancel = CancellationToken::new();
         let (mut tasks, mut keepers) = (JoinSet::new(), JoinSet::new());
         // Outlives the rest, so that a shutdown can still say goodbye.
         let connection = CancellationToken::new();
         keepers.spawn(keeper.run(connection));
-        tasks.spawn(Box::pin(etcd.clone().run(cancel.clone())));
+        tasks.spawn(Box::pin(backend.clone().run(cancel.clone())));
         let (running, stop) = (allocator.clone(), cancel.clone());
         tasks.spawn(async move { running.run(stop).await });
+        let mut node =
+            Self { allocator, etcd: backend, records, metrics: counted, local: Some(local), cancel, tasks, keepers };
         if setup.follow {
-            let follower = follow(sessions, allocator.clone(), table.clone());
-            let stop = cancel.clone();
-            tasks.spawn(async move {
-                stop.run_until_cancelled(follower).await;
-            });
+            node.follow();
         }
-        Self { allocator, etcd, table, metrics, cancel, tasks, keepers }
+        node
+    }
+
+    /// Begins to follow the store, if it does not yet.
+    pub fn follow(&mut self) {
+        if let Some(local) = self.local.take() {
+            self.keepers.spawn(Box::pin(local.run(self.cancel.clone())));
+        }
     }
 
     pub async fn allocate(&self, key: &Key) -> Result<Allocation, AllocError> {
@@ -153,57 +192,6 @@ impl<B: Backend> Node<B> {
     pub async fn stop(mut self) {
         self.cancel.cancel();
         while self.tasks.join_next().await.is_some() {}
-    }
-}
-
-async fn follow<B: Backend>(sessions: Sessions, allocator: Allocator<B>, table: Arc<MasterTable>) {
-    let prefix = format!("{BASE}/id/");
-    let number = |path: &[u8]| NumericIdentity::parse_canonical(&path[prefix.len()..]).ok();
-    let mut watch = ListWatch::new(prefix.clone().into_bytes(), ListWatchOptions::default());
-    let mut listed: HashSet<NumericIdentity> = HashSet::new();
-    let put = |entry: &KeyValue| {
-        let number = number(&entry.key)?;
-        table.put(number, std::str::from_utf8(&entry.value).unwrap(), entry.mod_revision);
-        Some(number)
-    };
-    let remove = |number, revision| {
-        if allocator.vanished(number) == Vanished::Gone {
-            table.remove(number, revision);
-        }
-    };
-    loop {
-        let Ok(session) = sessions.current(SOON).await else { continue };
-        loop {
-            match watch.step(&session).await {
-                Ok(Step::ListStarted(_)) => listed.clear(),
-                Ok(Step::Page(entries)) => listed.extend(entries.iter().filter_map(put)),
-                Ok(Step::Listed(position)) => {
-                    allocator.listed(listed.iter().copied());
-                    table.retain(position.revision, |number| listed.contains(&number));
-                }
-                Ok(Step::Events(events, _)) => {
-                    for event in events {
-                        match event {
-                            Event::Put(entry) => {
-                                if let Some(number) = put(&entry) {
-                                    allocator.appeared(number);
-                                }
-                            }
-                            Event::Delete { key, mod_revision } => {
-                                if let Some(number) = number(&key) {
-                                    remove(number, mod_revision);
-                                }
-                            }
-                        }
-                    }
-                }
-                Ok(_) => {}
-                Err(_) => {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                    break;
-                }
-            }
-        }
     }
 }
 

@@ -169,7 +169,7 @@ async fn a_subscription_outlives_its_streams() {
             match sub.next().await {
                 Event::Update(Update::Synced { cluster, first, resumed: true, .. }) => seen.push((cluster, first, 0)),
                 Event::Update(Update::Changed { cluster, changes }) => seen.push((cluster, false, changes.len())),
-                Event::Update(Update::AllSynced { left_out }) => break assert_eq!(left_out, ["b"]),
+                Event::Update(Update::AllSynced { left_out, .. }) => break assert_eq!(left_out, ["b"]),
                 Event::Update(Update::Removed { cluster, .. }) => panic!("{cluster} is not gone"),
                 _ => {}
             }

@@ -1,5 +1,6 @@
 //! The gateway as a whole: the real binary, or the composition root in this process, with real etcds.
 
+mod allocating;
 mod binary;
 mod life;
 mod resuming;
@@ -21,7 +22,7 @@ use crate::support::{EtcdOptions, EtcdServer, Pki, eventually};
 /// Longer than anything here takes on a busy machine, shorter than anybody's patience.
 const SOON: Duration = Duration::from_secs(30);
 
-/// The flags of a gateway of cluster `a` (ID 1), on ports that the system chooses.
+/// The flags of a gateway of cluster `a` (ID 1), on ports that the system chooses; those in `more` win.
 fn flags(local: &Path, more: &[&str]) -> Vec<String> {
     let mut flags: Vec<String> = [
         "--cluster-name=a",
@@ -31,9 +32,10 @@ fn flags(local: &Path, more: &[&str]) -> Vec<String> {
         "--backoff-max=200ms",
         "--peer-rescan-interval=100ms",
     ]
+    .into_iter()
+    .filter(|flag| flag.split_once('=').is_some_and(|(name, _)| !more.iter().any(|more| more.starts_with(name))))
     .map(str::to_owned)
-    .into();
-    flags.retain(|flag| !flag.starts_with("--listen") || !more.iter().any(|more| more.starts_with("--listen=")));
+    .collect();
     flags.push(format!("--kvstore-opt=etcd.config={}", local.display()));
     flags.extend(more.iter().map(|flag| (*flag).to_owned()));
     if !flags.iter().any(|flag| flag.starts_with("--tls-")) {

@@ -70,7 +70,7 @@ async fn a_subscriber_sees_both_clusters_and_every_change() {
     follow(
         &mut subscription,
         "everything is synced",
-        |_, update| matches!(update, Update::AllSynced { left_out } if left_out.is_empty()),
+        |_, update| matches!(update, Update::AllSynced { left_out, .. } if left_out.is_empty()),
     )
     .await;
     assert_eq!(told(&subscription, "a"), a.contents);

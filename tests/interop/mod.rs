@@ -24,7 +24,10 @@ const WIDTH: MaxConnectedClusters = MaxConnectedClusters::C255;
 fn python() -> Option<PathBuf> {
     let python = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/target/interop/bin/python3"));
     if !python.exists() {
-        eprintln!("SKIPPED: no {}; scripts/setup makes it where python3 with venv and PyPI are to be had", python.display());
+        eprintln!(
+            "SKIPPED: no {}; scripts/setup makes it where python3 with venv and PyPI are to be had",
+            python.display()
+        );
         return None;
     }
     Some(python)

@@ -1,5 +1,6 @@
 //! Peers as they are in the field: a directory of files, real etcds over mTLS, and what a subscriber sees of it.
 
+mod absence;
 mod audit;
 mod cluster_ids;
 mod configuration;
@@ -8,6 +9,7 @@ mod golden;
 mod isolation;
 mod liveness;
 mod local;
+mod pictures;
 mod reconnect;
 
 use std::collections::BTreeMap;
@@ -29,12 +31,12 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::support::fill::Cluster;
 use crate::support::{EtcdOptions, EtcdServer, Pki, eventually};
 
-const WIDTH: MaxConnectedClusters = MaxConnectedClusters::C255;
+pub const WIDTH: MaxConnectedClusters = MaxConnectedClusters::C255;
 /// Long enough for a busy machine; nothing waits for it unless something is wrong.
-const DEADLINE: Duration = Duration::from_secs(30);
+pub const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Deadlines of which tests do not have to wait.
-fn timing() -> PeerTiming {
+pub fn timing() -> PeerTiming {
     PeerTiming {
         etcd: Timing {
             dial: Duration::from_secs(2),
@@ -52,19 +54,19 @@ fn timing() -> PeerTiming {
 }
 
 /// Number → key string.
-type Contents = BTreeMap<u32, String>;
+pub type Contents = BTreeMap<u32, String>;
 
 /// One thing that a subscriber was told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Told {
+pub enum Told {
     Upserted(String, u32, String),
     Removed(String, u32),
 }
 
 /// Follows the view as a subscriber does: difference after difference.
 #[derive(Debug)]
-struct Subscriber {
-    view: View,
+pub struct Subscriber {
+    pub view: View,
     /// What it was told, and up to which version of the view.
     told: watch::Receiver<(Vec<Told>, u64)>,
     forgotten: AtomicUsize,
@@ -72,7 +74,7 @@ struct Subscriber {
 }
 
 impl Subscriber {
-    fn new(view: View) -> Self {
+    pub fn new(view: View) -> Self {
         let (sender, told) = watch::channel((Vec::new(), 0));
         let follower = view.clone();
         let task = tokio::spawn(async move {
@@ -96,20 +98,20 @@ impl Subscriber {
     }
 
     /// What it was told since [`Self::clear`], up to what is shown now.
-    async fn log(&self) -> Vec<Told> {
+    pub async fn log(&self) -> Vec<Told> {
         let now = self.view.load().version();
         let mut told = self.told.clone();
         let told = told.wait_for(|(_, version)| *version >= now).await.unwrap();
         told.0[self.forgotten.load(Ordering::Relaxed)..].to_vec()
     }
 
-    async fn clear(&self) {
+    pub async fn clear(&self) {
         let told = self.log().await.len();
         self.forgotten.fetch_add(told, Ordering::Relaxed);
     }
 }
 
-fn differences(known: &BTreeMap<u16, Arc<ClusterView>>, now: &BTreeMap<u16, Arc<ClusterView>>) -> Vec<Told> {
+pub fn differences(known: &BTreeMap<u16, Arc<ClusterView>>, now: &BTreeMap<u16, Arc<ClusterView>>) -> Vec<Told> {
     let mut told = Vec::new();
     let removed = |view: &ClusterView, told: &mut Vec<Told>| {
         told.extend(view.iter().map(|gone| Told::Removed(view.name().to_string(), gone.number().get())));
@@ -130,27 +132,27 @@ fn differences(known: &BTreeMap<u16, Arc<ClusterView>>, now: &BTreeMap<u16, Arc<
 }
 
 /// The peers' side of a gateway of the cluster `us`, ID 1.
-struct Rig {
-    directory: tempfile::TempDir,
-    view: View,
-    board: StatusBoard,
-    metrics: Metrics,
-    subscriber: Subscriber,
+pub struct Rig {
+    pub directory: tempfile::TempDir,
+    pub view: View,
+    pub board: StatusBoard,
+    pub metrics: Metrics,
+    pub subscriber: Subscriber,
     cancel: CancellationToken,
     manager: AbortOnDropHandle<()>,
 }
 
 impl Rig {
-    fn start() -> Self {
+    pub fn start() -> Self {
         Self::with(|_| {})
     }
 
-    fn with(change: impl FnOnce(&mut PeerSettings)) -> Self {
+    pub fn with(change: impl FnOnce(&mut PeerSettings)) -> Self {
         Self::over(tempfile::tempdir().unwrap(), change)
     }
 
     /// Over a directory that may hold files already.
-    fn over(directory: tempfile::TempDir, change: impl FnOnce(&mut PeerSettings)) -> Self {
+    pub fn over(directory: tempfile::TempDir, change: impl FnOnce(&mut PeerSettings)) -> Self {
         let us = Us { name: ClusterName::new("us").unwrap(), id: ClusterId::new(1, WIDTH).unwrap(), width: WIDTH };
         let mut settings = PeerSettings::new(us, directory.path().to_owned());
         settings.rescan = Duration::from_millis(20);
@@ -168,36 +170,36 @@ impl Rig {
     }
 
     /// Writes a peer's file as an editor would.
-    fn write(&self, name: &str, contents: &str) {
+    pub fn write(&self, name: &str, contents: &str) {
         let next = self.directory.path().join(format!(".{name}"));
         std::fs::write(&next, contents).unwrap();
         std::fs::rename(next, self.path(name)).unwrap();
     }
 
-    fn remove(&self, name: &str) {
+    pub fn remove(&self, name: &str) {
         std::fs::remove_file(self.path(name)).unwrap();
     }
 
-    fn path(&self, name: &str) -> std::path::PathBuf {
+    pub fn path(&self, name: &str) -> std::path::PathBuf {
         self.directory.path().join(name)
     }
 
-    fn version(&self, id: u16) -> Option<Arc<ClusterView>> {
+    pub fn version(&self, id: u16) -> Option<Arc<ClusterView>> {
         self.view.load().cluster(ClusterId::new(id.into(), WIDTH).unwrap()).cloned()
     }
 
     /// What is shown of a cluster.
-    fn shown(&self, id: u16) -> Contents {
+    pub fn shown(&self, id: u16) -> Contents {
         let version = self.version(id);
         let entries = version.iter().flat_map(|version| version.iter());
         entries.map(|entry| (entry.number().get(), entry.key_string())).collect()
     }
 
-    fn status(&self, name: &str) -> Option<ClusterStatus> {
+    pub fn status(&self, name: &str) -> Option<ClusterStatus> {
         self.board.snapshot().remove(name)
     }
 
-    async fn until(&self, name: &str, what: &str, condition: impl Fn(&ClusterStatus) -> bool) {
+    pub async fn until(&self, name: &str, what: &str, condition: impl Fn(&ClusterStatus) -> bool) {
         let what = format!("{name} {what}");
         let held = tokio::time::timeout(DEADLINE, async {
             eventually(&what, DEADLINE * 2, async || self.status(name).is_some_and(|status| condition(&status))).await;
@@ -205,11 +207,11 @@ impl Rig {
         assert!(held.await.is_ok(), "{what}, but it is {:#?}", self.status(name));
     }
 
-    async fn until_state(&self, name: &str, state: ClusterState) {
+    pub async fn until_state(&self, name: &str, state: ClusterState) {
         self.until(name, &format!("is {}", state.name()), |status| status.state == state).await;
     }
 
-    async fn until_refused(&self, name: &str, reason: &str) {
+    pub async fn until_refused(&self, name: &str, reason: &str) {
         self.until(name, &format!("is refused: {reason}"), |status| {
             status.state == ClusterState::Refused
                 && status.last_error.as_ref().is_some_and(|error| error.reason == reason && !error.hint.is_empty())
@@ -217,7 +219,7 @@ impl Rig {
         .await;
     }
 
-    async fn until_shown(&self, id: u16, expected: &Contents) {
+    pub async fn until_shown(&self, id: u16, expected: &Contents) {
         let held = tokio::time::timeout(DEADLINE, async {
             eventually("shown", DEADLINE * 2, async || self.shown(id) == *expected).await;
         });
@@ -227,31 +229,31 @@ impl Rig {
     }
 
     /// Stops as a gateway does.
-    async fn stop(self) {
+    pub async fn stop(self) {
         self.cancel.cancel();
         tokio::time::timeout(Duration::from_secs(2), self.manager).await.expect("stops at once").unwrap();
     }
 }
 
-fn assert_same<T: PartialEq + Debug>(what: &str, found: &T, expected: &T) {
+pub fn assert_same<T: PartialEq + Debug>(what: &str, found: &T, expected: &T) {
     assert!(found == expected, "{what}\nfound    {found:#?}\nexpected {expected:#?}");
 }
 
 /// A peer's etcd with its cluster.
-struct Store {
-    etcd: EtcdServer,
-    cluster: Cluster,
+pub struct Store {
+    pub etcd: EtcdServer,
+    pub cluster: Cluster,
 }
 
 impl Store {
     /// An etcd without any contents.
-    async fn empty(pki: &Pki, cluster: Cluster) -> Self {
+    pub async fn empty(pki: &Pki, cluster: Cluster) -> Self {
         let options = EtcdOptions::mtls(&cluster.name, pki).unwrap().in_memory();
         Self { etcd: EtcdServer::start(options).await.unwrap(), cluster }
     }
 
     /// One that says that it is complete, with an identity for each of `apps`, numbered from 1.
-    async fn new(pki: &Pki, name: &str, id: u32, apps: &[&str]) -> Self {
+    pub async fn new(pki: &Pki, name: &str, id: u32, apps: &[&str]) -> Self {
         let store = Self::empty(pki, Cluster::new(name, id)).await;
         for (app, n) in apps.iter().zip(1..) {
             store.put_app(n, app).await;
@@ -261,52 +263,52 @@ impl Store {
     }
 
     /// Writes configuration and canary.
-    async fn announce(&self) {
+    pub async fn announce(&self) {
         self.put(&self.cluster.canary_key(), "2026-11-30T21:37:03Z").await;
         self.put(&self.cluster.config_key(), self.cluster.config_json()).await;
     }
 
-    fn number(&self, n: u32) -> u32 {
+    pub fn number(&self, n: u32) -> u32 {
         self.cluster.numbers().start() + n
     }
 
-    fn key_string(&self, app: &str) -> String {
+    pub fn key_string(&self, app: &str) -> String {
         format!("k8s:app={app};k8s:io.cilium.k8s.policy.cluster={};", self.cluster.name)
     }
 
     /// What a gateway ought to show of these: offset in the range, app.
-    fn contents(&self, apps: &[(u32, &str)]) -> Contents {
+    pub fn contents(&self, apps: &[(u32, &str)]) -> Contents {
         apps.iter().map(|&(n, app)| (self.number(n), self.key_string(app))).collect()
     }
 
-    async fn put_app(&self, n: u32, app: &str) {
+    pub async fn put_app(&self, n: u32, app: &str) {
         self.put(&self.cluster.identity_key(self.number(n)), self.key_string(app)).await;
     }
 
-    async fn delete_app(&self, n: u32) {
+    pub async fn delete_app(&self, n: u32) {
         self.delete(&self.cluster.identity_key(self.number(n))).await;
     }
 
-    async fn put(&self, key: &str, value: impl Into<Vec<u8>>) {
+    pub async fn put(&self, key: &str, value: impl Into<Vec<u8>>) {
         self.etcd.client().kv_client().put(key, value, None).await.unwrap();
     }
 
-    async fn delete(&self, key: &str) {
+    pub async fn delete(&self, key: &str) {
         self.etcd.client().kv_client().delete(key, None).await.unwrap();
     }
 
-    fn yaml(&self) -> String {
+    pub fn yaml(&self) -> String {
         self.etcd.config_yaml()
     }
 
     /// The file of a peer that is reached by way of another port.
-    fn yaml_through(&self, port: u16) -> String {
+    pub fn yaml_through(&self, port: u16) -> String {
         self.yaml().replace(&format!(":{}", self.etcd.port()), &format!(":{port}"))
     }
 }
 
 /// Files as the kubelet mounts them: `name -> ..data/name`, `..data -> ..<generation>`, swapped at once.
-fn mount(directory: &Path, generation: u32, files: &[(&str, &str)]) {
+pub fn mount(directory: &Path, generation: u32, files: &[(&str, &str)]) {
     use std::os::unix::fs::symlink;
     let folder = format!("..2026_{generation}");
     std::fs::create_dir(directory.join(&folder)).unwrap();

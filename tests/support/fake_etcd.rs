@@ -18,6 +18,8 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 
+/// Whether a request is never to be answered.
+type Ignore = Box<dyn FnMut(&PbRangeRequest) -> bool + Send>;
 type RangeAnswer = Box<dyn FnMut(&PbRangeRequest) -> Result<PbRangeResponse, Status> + Send>;
 type Messages = Pin<Box<dyn Stream<Item = Result<PbWatchResponse, Status>> + Send>>;
 
@@ -31,6 +33,7 @@ pub struct FakeEtcd {
 
 struct Part {
     answer: Mutex<RangeAnswer>,
+    ignore: Mutex<Ignore>,
     /// Every range request, as it came.
     asked: Mutex<Vec<PbRangeRequest>>,
     watches: mpsc::Sender<OpenWatch>,
@@ -38,6 +41,7 @@ struct Part {
 
 /// A watch that was asked for: the test says what comes of it. Dropping it ends the stream politely.
 pub struct OpenWatch {
+    pub key: Vec<u8>,
     pub start_revision: i64,
     messages: mpsc::Sender<Result<PbWatchResponse, Status>>,
     questions: watch::Receiver<u32>,
@@ -51,7 +55,12 @@ impl FakeEtcd {
         let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (opened, watches) = mpsc::channel(16);
-        let part = Arc::new(Part { answer: Mutex::new(Box::new(answer)), asked: Mutex::default(), watches: opened });
+        let part = Arc::new(Part {
+            answer: Mutex::new(Box::new(answer)),
+            ignore: Mutex::new(Box::new(|_| false)),
+            asked: Mutex::default(),
+            watches: opened,
+        });
         let serving = tonic::transport::Server::builder()
             .add_service(PbKvServer::from_arc(Arc::clone(&part)))
             .add_service(PbWatchServer::from_arc(Arc::clone(&part)))
@@ -69,6 +78,20 @@ impl FakeEtcd {
         *self.part.answer.lock().unwrap() = Box::new(answer);
     }
 
+    /// From now on, range requests that `which` picks are never answered.
+    pub fn ignore(&self, which: impl FnMut(&PbRangeRequest) -> bool + Send + 'static) {
+        *self.part.ignore.lock().unwrap() = Box::new(which);
+    }
+
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The range requests so far.
+    pub fn asked(&self) -> usize {
+        self.part.asked.lock().unwrap().len()
+    }
+
     /// The range requests so far that asked for more than one key.
     pub fn pages(&self) -> Vec<PbRangeRequest> {
         let asked = self.part.asked.lock().unwrap();
@@ -84,6 +107,11 @@ impl FakeEtcd {
 impl OpenWatch {
     pub async fn send(&self, message: PbWatchResponse) {
         self.messages.send(Ok(message)).await.unwrap();
+    }
+
+    /// As [`Self::send`], to somebody who may be gone.
+    pub async fn try_send(&self, message: PbWatchResponse) {
+        let _ = self.messages.send(Ok(message)).await;
     }
 
     /// Waits until so many questions for its progress have come.
@@ -141,6 +169,10 @@ impl PbKvService for Part {
     async fn range(&self, request: Request<PbRangeRequest>) -> Result<Response<PbRangeResponse>, Status> {
         let request = request.into_inner();
         self.asked.lock().unwrap().push(request.clone());
+        let ignored = (self.ignore.lock().unwrap())(&request);
+        if ignored {
+            return std::future::pending().await;
+        }
         let answer = (self.answer.lock().unwrap())(&request);
         answer.map(Response::new)
     }
@@ -179,7 +211,7 @@ impl PbWatchService for Part {
         };
         let (messages, stream) = mpsc::channel(64);
         let (count, questions) = watch::channel(0);
-        let open = OpenWatch { start_revision: create.start_revision, messages, questions };
+        let open = OpenWatch { key: create.key, start_revision: create.start_revision, messages, questions };
         self.watches.send(open).await.map_err(|_| Status::unavailable("the play is over"))?;
         // Lives as long as the client's half does.
         tokio::spawn(async move {

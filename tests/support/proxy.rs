@@ -1,5 +1,6 @@
 //! A TCP proxy between a client and a server on this machine, which fails as networks do.
 
+use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -31,6 +32,8 @@ pub struct Proxy {
 #[derive(Debug)]
 struct Shared {
     target: AtomicU16,
+    /// The targets of the next connections, in turn; empty for always the same.
+    turns: Mutex<VecDeque<u16>>,
     refusing: AtomicBool,
     /// Cancelled to end all connections; replaced then.
     cut: Mutex<CancellationToken>,
@@ -53,6 +56,7 @@ impl Proxy {
         let port = listener.local_addr().unwrap().port();
         let shared = Arc::new(Shared {
             target: target.into(),
+            turns: Mutex::default(),
             refusing: AtomicBool::new(false),
             cut: Mutex::default(),
             stalled: watch::Sender::new([false; 2]),
@@ -127,6 +131,12 @@ impl Proxy {
         *self.shared.delay.lock().unwrap() = by;
     }
 
+    /// New connections go to these servers in turn, as a balancer does it; those that exist are ended.
+    pub fn alternate(&self, targets: impl IntoIterator<Item = u16>) {
+        *self.shared.turns.lock().unwrap() = targets.into_iter().collect();
+        self.cut();
+    }
+
     /// New connections go to another server; those that exist are ended.
     pub fn retarget(&self, target: u16) {
         self.shared.target.store(target, Ordering::SeqCst);
@@ -135,6 +145,13 @@ impl Proxy {
 }
 
 impl Shared {
+    fn next_target(&self) -> u16 {
+        let mut turns = self.turns.lock().unwrap();
+        let Some(next) = turns.pop_front() else { return self.target.load(Ordering::SeqCst) };
+        turns.push_back(next);
+        next
+    }
+
     fn cut(&self) {
         std::mem::take(&mut *self.cut.lock().unwrap()).cancel();
     }
@@ -161,7 +178,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 
 async fn relay(client: TcpStream, shared: &Shared) {
     // A server that is down is a connection that ends.
-    let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, shared.target.load(Ordering::SeqCst))).await else {
+    let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, shared.next_target())).await else {
         return;
     };
     // Otherwise the proxy would hold up small packets by itself.

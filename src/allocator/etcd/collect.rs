@@ -61,10 +61,12 @@ impl EtcdBackend {
                 Compare::NoneBelow(paths.gc_locks(record.number)),
             ],
             then: vec![Op::Txn(unused)],
-            or_else: Vec::new(),
+            or_else: vec![Op::Get(master.clone())],
         };
         let answer = self.0.store.txn(txn).await?;
-        let Some(unused) = answer.within(0) else { return Ok(Removal::Touched) };
+        let Some(unused) = answer.within(0) else {
+            return Ok(if answer.read(0).is_empty() { Removal::Gone } else { Removal::Touched });
+        };
         if unused.succeeded {
             return Ok(Removal::Removed);
         }

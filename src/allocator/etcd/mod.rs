@@ -32,7 +32,7 @@ use super::keys::Paths;
 use super::pool::NumberRange;
 
 /// How the backend uses etcd.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EtcdTerms {
     /// Leases that references hang on.
     pub references: LeaseTerms,

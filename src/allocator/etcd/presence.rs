@@ -14,8 +14,6 @@ use crate::kvstore::SessionError;
 
 /// Where the heartbeat is.
 const HEARTBEAT: &str = "cilium/.heartbeat";
-/// How often it is rewritten; readers think it lost after 120 s.
-const BEAT: Duration = Duration::from_mins(1);
 /// How soon a failed write is tried again.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -30,6 +28,8 @@ pub struct Presence {
     pub width: MaxConnectedClusters,
     /// The prefix that the canary vouches for: everything in it is ours and complete.
     pub prefix: String,
+    /// How often the heartbeat is rewritten, and the rest looked at; readers think it lost after 120 s.
+    pub interval: Duration,
 }
 
 impl Presence {
@@ -62,7 +62,7 @@ impl Presence {
             let mut losses = leases.losses();
             loop {
                 let pause = match self.write(store, &leases).await {
-                    Ok(()) => BEAT,
+                    Ok(()) => self.interval,
                     Err(error) => {
                         tracing::warn!(%error, "heartbeat and configuration not written");
                         RETRY
@@ -121,6 +121,7 @@ mod tests {
             id: ClusterId::new(300, width).unwrap(),
             width,
             prefix: "cilium/state/identities/v1".to_owned(),
+            interval: Duration::from_mins(1),
         };
         let path = format!("{}/tests/golden/etcd_mesh.json", env!("CARGO_MANIFEST_DIR"));
         let golden: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();

@@ -73,6 +73,7 @@ impl Expected {
         };
         self.waiting.retain(|name, _| is_waited_for(name));
         let mode = |(cluster, (mode, why)): (String, (pb::ServeMode, String))| pb::ClusterMode {
+            stale: mesh.cluster_named(&cluster).is_some_and(|cluster| cluster.is_stale()),
             cluster,
             mode: mode.into(),
             why,
@@ -95,8 +96,15 @@ impl Expected {
         (!self.all_synced).then_some(self.give_up).filter(|&give_up| Instant::now() < give_up)
     }
 
-    /// `AllSynced`, once it is due. A cluster that is merely on its way to this subscriber is never left out.
-    pub(super) fn all_synced(&mut self, plan: &Plan, mesh: &MeshView, is_live: impl Fn(&str) -> bool) -> Option<Frame> {
+    /// `AllSynced`, once it is due. A cluster that is merely on its way to this subscriber is never left out, unless it waits
+    /// for the gateway to catch up.
+    pub(super) fn all_synced(
+        &mut self,
+        plan: &Plan,
+        mesh: &MeshView,
+        is_live: impl Fn(&str) -> bool,
+        is_catching_up: impl Fn(&str) -> bool,
+    ) -> Option<Frame> {
         if self.all_synced {
             return None;
         }
@@ -112,7 +120,9 @@ impl Expected {
         }
         let details = self.status.read(|board| {
             let hopeless = |name: &String| board.get(name).is_some_and(|status| status.state.is_hopeless());
-            let on_its_way = |name: &String| mesh.cluster_named(name).is_some_and(|cluster| cluster.is_synced());
+            let on_its_way = |name: &String| {
+                mesh.cluster_named(name).is_some_and(|cluster| cluster.is_synced()) && !is_catching_up(name)
+            };
             if self.waiting.keys().any(|name| on_its_way(name) || !(gave_up || hopeless(name))) {
                 return None;
             }
@@ -127,7 +137,7 @@ impl Expected {
         })?;
         (self.all_synced, self.unsettled) = (ready, !ready);
         let left_out = details.iter().map(|left_out| left_out.cluster.clone()).collect();
-        Some(Frame::AllSynced(pb::AllSynced { left_out, details, unsettled: !ready }))
+        Some(Frame::AllSynced(pb::AllSynced { left_out, details, unsettled: !ready, stale: Vec::new() }))
     }
 
     /// A cluster that never came and is not configured any more. To be asked after a transition, until there is none.

@@ -46,6 +46,8 @@ struct Live {
     /// `held` is what this token stands for, which may name a later revision of the same contents: the next difference is
     /// what was missed.
     resumed: Option<Token>,
+    /// The client believes that the cluster is stale.
+    told_stale: bool,
 }
 
 /// A token that is not judged yet.
@@ -109,11 +111,21 @@ impl Feed {
         }
     }
 
+    /// Whether a token is not judged yet, or waits for the gateway.
+    pub(super) fn is_pending(&self) -> bool {
+        matches!(self.state, State::Waiting { pending: Some(_), .. })
+    }
+
     /// The token of what the client holds of a live cluster, and whether it is that version.
     pub(super) fn progress(&self, now: Option<&Arc<ClusterView>>, plan: &Plan) -> Option<(Bytes, bool)> {
         let State::Live(live) = &self.state else { return None };
         let behind = live.on_the_way.is_some() || now.is_none_or(|now| !Arc::ptr_eq(now, &live.held));
         Some((live.token(plan), behind))
+    }
+
+    /// Whether the client holds the cluster as it was last known, and was told so.
+    pub(super) fn is_told_stale(&self) -> bool {
+        matches!(self.state, State::Live(Live { told_stale: true, .. }))
     }
 
     /// Looks at the version that is in the view now, or at its absence. If differences do not lead from what the client
@@ -144,12 +156,12 @@ impl Feed {
         })
     }
 
-    /// The token is good: the client holds `version`, and is told so.
-    pub(super) fn resume(&mut self, version: Arc<ClusterView>, given: Token, plan: &Plan) -> Told {
+    /// The token is good: the client holds `version`, and is told so. `stale` says that the gateway is not in step itself.
+    pub(super) fn resume(&mut self, version: Arc<ClusterView>, given: Token, stale: bool, plan: &Plan) -> Told {
         let tally = Tally::of(&version, &plan.shape.filter);
-        let live = Live { held: version, on_the_way: None, tally, resumed: Some(given) };
+        let live = Live { held: version, on_the_way: None, tally, resumed: Some(given), told_stale: stale };
         let mut synced = synced(&live.held, tally, plan);
-        synced.resumed = true;
+        (synced.resumed, synced.stale) = (true, stale);
         // A client that has seen a later revision must not forget that: another gateway may be behind it.
         synced.token = live.token(plan).to_vec();
         if let Some(position) = &mut synced.position
@@ -175,7 +187,8 @@ impl Feed {
             State::Waiting { .. } if plan.start == Start::LiveOnly => {
                 if now.is_synced() {
                     let tally = Tally::of(now, &plan.shape.filter);
-                    self.state = State::Live(Live { held: Arc::clone(now), on_the_way: None, tally, resumed: None });
+                    let held = Arc::clone(now);
+                    self.state = State::Live(Live { held, on_the_way: None, tally, resumed: None, told_stale: false });
                 }
                 Told::Nothing
             }
@@ -206,7 +219,8 @@ impl Feed {
                 if held.is_synced() {
                     let (held, tally) = (Arc::clone(held), *tally);
                     let synced = Frame::Synced(synced(&held, tally, plan));
-                    self.state = State::Live(Live { held, on_the_way: None, tally, resumed: None });
+                    let told_stale = held.is_stale();
+                    self.state = State::Live(Live { held, on_the_way: None, tally, resumed: None, told_stale });
                     return Told::frame(synced);
                 }
                 if Arc::ptr_eq(held, now) {
@@ -255,7 +269,19 @@ impl Live {
         }
     }
 
+    /// What the client was told is stale is not any more.
+    fn confirm(&mut self) -> Told {
+        if !self.told_stale || self.held.is_stale() || self.on_the_way.is_some() {
+            return Told::Nothing;
+        }
+        self.told_stale = false;
+        Told::frame(confirmed(&self.held))
+    }
+
     fn step(&mut self, now: &Arc<ClusterView>, plan: &Plan, shelf: &Shelf) -> Told {
+        if let confirmed @ Told::Frame { .. } = self.confirm() {
+            return confirmed;
+        }
         if self.on_the_way.is_none() && Arc::ptr_eq(&self.held, now) {
             return Told::Nothing;
         }
@@ -282,7 +308,8 @@ impl Live {
         }
         match &part.message {
             Some(message) => Told::Frame { message: Arc::clone(message), more: part.told.is_some() },
-            None => Told::Nothing,
+            // Nothing but that it is in step may be all the news there is.
+            None => self.confirm(),
         }
     }
 }
@@ -296,5 +323,14 @@ fn synced(version: &ClusterView, tally: Tally, plan: &Plan) -> pb::Synced {
         position: version.position().map(convert::position),
         resumed: false,
         token: token(version, &plan.shape).to_vec(),
+        stale: version.is_stale(),
     }
+}
+
+fn confirmed(version: &ClusterView) -> Frame {
+    Frame::Confirmed(pb::Confirmed {
+        cluster: version.name().to_string(),
+        cluster_id: version.id().get().into(),
+        position: version.position().map(convert::position),
+    })
 }

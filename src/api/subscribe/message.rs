@@ -124,6 +124,7 @@ const fn kind(frame: &Frame) -> FrameKind {
         Frame::Heartbeat(_) => FrameKind::Heartbeat,
         Frame::GoAway(_) => FrameKind::GoAway,
         Frame::ClusterStatus(_) => FrameKind::ClusterStatus,
+        Frame::Confirmed(_) => FrameKind::Confirmed,
     }
 }
 

@@ -355,12 +355,18 @@ impl Session {
             if self.not_resumable.is_some() {
                 return None;
             }
-            let is_live = |name: &str| {
+            let feed = |name: &str| {
                 let id = self.mesh.cluster_named(name).map(|cluster| cluster.id());
-                id.and_then(|id| self.feeds.get(&id)).is_some_and(Feed::is_live)
+                id.and_then(|id| self.feeds.get(&id))
             };
-            let all_synced = self.expected.all_synced(&self.plan, &self.mesh, is_live)?;
-            Some(Arc::new(Message::new(all_synced)))
+            let is_live = |name: &str| feed(name).is_some_and(Feed::is_live);
+            let is_catching_up = |name: &str| feed(name).is_some_and(Feed::is_pending);
+            let mut frame = self.expected.all_synced(&self.plan, &self.mesh, is_live, is_catching_up)?;
+            if let Frame::AllSynced(all_synced) = &mut frame {
+                let stale = self.feeds.values().filter(|feed| feed.is_told_stale());
+                all_synced.stale = stale.map(|feed| feed.name().to_string()).collect();
+            }
+            Some(Arc::new(Message::new(frame)))
         })
     }
 
@@ -439,10 +445,10 @@ impl Session {
                 if revision.is_some() {
                     self.catching_up.insert(id, CatchingUp { revision, until });
                 }
-                return Some(feed.resume(version, token, &self.plan));
+                return Some(feed.resume(version, token, now.is_stale(), &self.plan));
             }
-            // A cluster that has no version yet wakes us when it has.
-            Verdict::Wait(_) if !now.is_synced() => return Some(Told::Nothing),
+            // A cluster that has no version yet, or an old one only, wakes us when it has: until then the client's is better.
+            Verdict::Wait(_) if !now.is_synced() || now.is_stale() => return Some(Told::Nothing),
             Verdict::Wait(_) if Instant::now() < until => {
                 if let Some(pending) = feed.pending() {
                     pending.until = Some(until);

@@ -4,6 +4,7 @@ mod progress;
 mod render;
 
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::ExitCode;
 
 use super::block_on;
@@ -56,15 +57,22 @@ async fn watch(args: &Args) -> Result<(), Trouble> {
         ..Default::default()
     };
     let options = SubscriptionOptions { gateways: args.connection.gateways()?, request, state: args.state.clone() };
-    let mut subscription = Subscription::open_with(options).await?;
+    let mut interrupted = pin!(tokio::signal::ctrl_c());
+    let mut subscription = tokio::select! {
+        // First of all, so that it is caught from the beginning.
+        biased;
+        _ = &mut interrupted => return Ok(()),
+        opened = Subscription::open_with(options) => opened?,
+    };
     let mut render: Box<dyn Render> = match args.output {
         Format::Text => Box::new(Text),
         Format::Json => Box::new(Json),
     };
     tokio::select! {
-        followed = follow(&mut subscription, &mut *render, !args.snapshot) => followed?,
+        biased;
         // The progress bar goes, and whoever started us sees that nothing went wrong.
-        _ = tokio::signal::ctrl_c() => {}
+        _ = &mut interrupted => {}
+        followed = follow(&mut subscription, &mut *render, !args.snapshot) => followed?,
     }
     subscription.save().await.map_err(|error| Trouble::Failure(format!("--state: {error}")))
 }

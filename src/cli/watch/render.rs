@@ -28,7 +28,7 @@ impl Render for Text {
                 Update::Hello(hello) => {
                     note(format!("gateway of cluster {}, version {}", hello.cluster, hello.version));
                 }
-                Update::Synced { cluster, first, changes, resumed } => {
+                Update::Synced { cluster, first, resumed, stale, changes } => {
                     if !quiet {
                         changes.iter().try_for_each(|change| line(&time, cluster, change, out))?;
                         out.flush()?;
@@ -41,10 +41,21 @@ impl Render for Text {
                     } else {
                         format!("{} against what was known", count(changed, "change", "changes"))
                     };
-                    note(format!("{cluster} is synced: {what}"));
+                    let how = if *stale { "shown as last known" } else { "synced" };
+                    note(format!("{cluster} is {how}: {what}"));
                 }
-                Update::AllSynced { left_out } if left_out.is_empty() => note("all clusters are synced".to_owned()),
-                Update::AllSynced { left_out } => note(format!("synced, without {}", left_out.join(", "))),
+                Update::Confirmed { cluster } => note(format!("{cluster} is synced: what is shown is in step")),
+                Update::AllSynced { left_out, stale } => {
+                    let without = [("without", left_out), ("as last known", stale)];
+                    let but: Vec<_> = without.into_iter().filter(|(_, clusters)| !clusters.is_empty()).collect();
+                    let but: Vec<_> =
+                        but.iter().map(|(how, clusters)| format!("{how} {}", clusters.join(", "))).collect();
+                    note(if but.is_empty() {
+                        "all clusters are synced".into()
+                    } else {
+                        format!("synced, {}", but.join("; "))
+                    });
+                }
                 Update::Changed { cluster, changes } => {
                     changes.iter().try_for_each(|change| line(&time, cluster, change, out))?;
                 }
@@ -107,8 +118,9 @@ enum Object<'a> {
     Connected { instance: &'a str, cluster: &'a str, version: &'a str },
     Upserted { cluster: &'a str, number: u32, labels: &'a [String], before: Option<&'a [String]>, revision: i64 },
     Removed { cluster: &'a str, number: u32, before: &'a [String] },
-    Synced { cluster: &'a str, changes: usize },
-    AllSynced { left_out: &'a [String] },
+    Synced { cluster: &'a str, changes: usize, stale: bool },
+    Confirmed { cluster: &'a str },
+    AllSynced { left_out: &'a [String], stale: &'a [String] },
     ClusterRemoved { cluster: &'a str, identities: usize },
     GoAway { message: &'a str },
     Status { cluster: &'a str, why: &'a str },
@@ -124,13 +136,14 @@ impl Render for Json {
                     cluster: &hello.cluster,
                     version: &hello.version,
                 }),
-                Update::Synced { cluster, changes, .. } => {
+                Update::Synced { cluster, changes, stale, .. } => {
                     if !quiet {
                         changes.iter().try_for_each(|change| object(cluster, change, out))?;
                     }
-                    out.json_line(&Object::Synced { cluster, changes: changes.len() })
+                    out.json_line(&Object::Synced { cluster, changes: changes.len(), stale: *stale })
                 }
-                Update::AllSynced { left_out } => out.json_line(&Object::AllSynced { left_out }),
+                Update::Confirmed { cluster } => out.json_line(&Object::Confirmed { cluster }),
+                Update::AllSynced { left_out, stale } => out.json_line(&Object::AllSynced { left_out, stale }),
                 Update::Changed { cluster, changes } => {
                     changes.iter().try_for_each(|change| object(cluster, change, out))
                 }

@@ -1,6 +1,11 @@
 //! Several etcds that are one store.
 
+use std::io;
+use std::time::Duration;
+
+use etcd_client::{Client, Error};
 use futures_util::future::try_join_all;
+use tokio::time::{Instant, sleep};
 
 use super::server::{Peers, Ports, free_ports, token};
 use super::{EtcdError, EtcdOptions, EtcdServer};
@@ -9,6 +14,8 @@ use super::{EtcdError, EtcdOptions, EtcdServer};
 const ATTEMPTS: u32 = 5;
 /// Heartbeat and election timeout in milliseconds: as short as lets a leader live on a machine that is busy otherwise.
 const TIMING: (u32, u32) = (50, 500);
+/// Etcd refuses a change of members until it has been in touch with most of them for five seconds.
+const CHANGE_DEADLINE: Duration = Duration::from_secs(30);
 
 /// A cluster of members, each a process of its own. Dropping it kills all.
 #[derive(Debug)]
@@ -43,7 +50,7 @@ impl EtcdCluster {
             .map(|(n, ports)| format!("{}=http://127.0.0.1:{}", name(n), ports.peer))
             .collect::<Vec<_>>()
             .join(",");
-        let peers = Peers { initial_cluster, token: token(), timing: TIMING };
+        let peers = Peers { initial_cluster, token: token(), timing: TIMING, existing: false };
         let mut members = Vec::with_capacity(size);
         for (n, ports) in ports.into_iter().enumerate() {
             let options = EtcdOptions { name: name(n), ..options.clone() };
@@ -66,6 +73,57 @@ impl EtcdCluster {
     #[must_use]
     pub fn member(&mut self, n: usize) -> &mut EtcdServer {
         &mut self.members[n]
+    }
+
+    /// Takes a member out for good, and kills it. What it held is lost; the others go on.
+    ///
+    /// # Errors
+    /// The others do not agree on it.
+    pub async fn remove_member(&mut self, n: usize) -> Result<(), EtcdError> {
+        let url = self.members[n].peer_url();
+        self.change_members(n, async |mut others: Client| {
+            let members = others.member_list().await?;
+            match members.members().iter().find(|member| member.peer_urls().contains(&url)) {
+                Some(member) => others.member_remove(member.id()).await.map(|_| ()),
+                None => Ok(()),
+            }
+        })
+        .await?;
+        self.members[n].kill()
+    }
+
+    /// Lets a new member take the place of one that was removed, on the same ports, and waits until it serves.
+    ///
+    /// # Errors
+    /// The others do not agree on it, or it does not become ready.
+    pub async fn add_member(&mut self, n: usize) -> Result<(), EtcdError> {
+        let url = self.members[n].peer_url();
+        self.change_members(n, async |mut others: Client| {
+            let members = others.member_list().await?;
+            if members.members().iter().any(|member| member.peer_urls().contains(&url)) {
+                return Ok(());
+            }
+            others.member_add([url.clone()], None).await.map(|_| ())
+        })
+        .await?;
+        self.members[n].join().await
+    }
+
+    /// Asks another member than `n` until it agrees.
+    async fn change_members(
+        &self,
+        n: usize,
+        change: impl AsyncFn(Client) -> Result<(), Error>,
+    ) -> Result<(), EtcdError> {
+        let other = &self.members[(n + 1) % self.members.len()];
+        let deadline = Instant::now() + CHANGE_DEADLINE;
+        loop {
+            match change(other.client()).await {
+                Ok(()) => return Ok(()),
+                Err(error) if Instant::now() >= deadline => return Err(other.system(io::Error::other(error))),
+                Err(_) => sleep(Duration::from_millis(100)).await,
+            }
+        }
     }
 
     /// How the gateway reaches it: the endpoints of all members.

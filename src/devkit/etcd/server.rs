@@ -49,6 +49,8 @@ pub(super) struct Peers {
     pub(super) token: String,
     /// etcd's timing of elections, in milliseconds: heartbeat and timeout.
     pub(super) timing: (u32, u32),
+    /// The others run already.
+    pub(super) existing: bool,
 }
 
 impl Peers {
@@ -58,6 +60,7 @@ impl Peers {
             token: token(),
             // Nobody else to hear from: the shortest time to the first leader.
             timing: (10, 100),
+            existing: false,
         }
     }
 }
@@ -120,7 +123,7 @@ impl EtcdServer {
 
     fn args(&self) -> Vec<String> {
         let client_url = self.client_url();
-        let peer_url = format!("http://127.0.0.1:{}", self.ports.peer);
+        let peer_url = self.peer_url();
         let (heartbeat, election) = self.peers.timing;
         let mut args: Vec<String> = [
             ("name", self.options.name.clone()),
@@ -131,7 +134,7 @@ impl EtcdServer {
             ("initial-advertise-peer-urls", peer_url),
             ("initial-cluster", self.peers.initial_cluster.clone()),
             ("initial-cluster-token", self.peers.token.clone()),
-            ("initial-cluster-state", "new".to_owned()),
+            ("initial-cluster-state", if self.peers.existing { "existing" } else { "new" }.to_owned()),
             ("heartbeat-interval", heartbeat.to_string()),
             ("election-timeout", election.to_string()),
             // Its JSON gateway dials back with the server's certificate, which is none for clients.
@@ -302,6 +305,20 @@ impl EtcdServer {
         self.wait_ready().await
     }
 
+    /// The same ports and name, but a new member of a cluster that runs already: all it will hold is what the others tell it.
+    pub(super) async fn join(&mut self) -> Result<(), EtcdError> {
+        self.kill()?;
+        self.incarnation += 1;
+        self.peers.existing = true;
+        self.spawn()?;
+        self.wait_ready().await
+    }
+
+    /// Where its peers reach it.
+    pub(super) fn peer_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.ports.peer)
+    }
+
     fn end(&mut self, signal: Signal) -> Result<(), EtcdError> {
         match self.process.take() {
             Some(mut process) => process.end(signal).map(|_| ()).map_err(|source| self.system(source)),
@@ -320,7 +337,7 @@ impl EtcdServer {
         self.dir.path().join(format!("data-{}", self.incarnation))
     }
 
-    fn system(&self, source: io::Error) -> EtcdError {
+    pub(super) fn system(&self, source: io::Error) -> EtcdError {
         EtcdError::System { name: self.options.name.clone(), source }
     }
 }

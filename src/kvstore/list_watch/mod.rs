@@ -160,6 +160,13 @@ impl ListWatch {
         self.state = State::Start;
     }
 
+    /// What is held is complete up to `position`, known from elsewhere: goes on behind it where that store is found.
+    pub fn continue_from(&mut self, position: Position) {
+        self.applied = Some(position);
+        self.listed = true;
+        self.state = State::Start;
+    }
+
     /// Lets go of the session, which would live on otherwise. What is applied stays applied.
     pub fn leave(&mut self) {
         self.session = None;

@@ -40,6 +40,8 @@ struct Series {
     audits: IntCounterVec,
     clean: IntCounter,
     repaired: IntCounter,
+    pictures: IntCounterVec,
+    revocations: IntCounter,
 }
 
 impl ClusterMetrics {
@@ -56,6 +58,8 @@ impl ClusterMetrics {
             clean: audits.with_label_values(&["clean"]),
             repaired: audits.with_label_values(&["repaired"]),
             audits,
+            pictures: counters(table::PICTURES),
+            revocations: always(IntCounter::with_opts(table::REVOCATIONS.opts_of(cluster))),
             upsert: events.with_label_values(&["upsert"]),
             delete: events.with_label_values(&["delete"]),
             unchanged: events.with_label_values(&["unchanged"]),
@@ -103,16 +107,25 @@ impl ClusterMetrics {
         self.0.again.observe(took.as_secs_f64());
     }
 
+    /// Something happened to the cluster's picture on disk. `result` is from a bounded set of names.
+    pub fn picture(&self, result: &'static str) {
+        self.0.pictures.with_label_values(&[result]).inc();
+    }
+
+    /// The cluster's entries were withdrawn because it was out of step for too long.
+    pub fn revoked(&self) {
+        self.0.revocations.inc();
+    }
+
     /// An audit came to its end: it agreed, or it found what a list had to repair.
     pub fn audit(&self, clean: bool) {
         if clean { &self.0.clean } else { &self.0.repaired }.inc();
     }
 
     fn collect(&self) -> impl Iterator<Item = MetricFamily> {
-        let Series { events, rejects, failures, sync, audits, .. } = &*self.0;
-        [events.collect(), rejects.collect(), failures.collect(), sync.collect(), audits.collect()]
-            .into_iter()
-            .flatten()
+        let Series { events, rejects, failures, sync, audits, pictures, revocations, .. } = &*self.0;
+        let vecs = [events.collect(), rejects.collect(), failures.collect(), sync.collect(), audits.collect()];
+        vecs.into_iter().flatten().chain(pictures.collect()).chain(revocations.collect())
     }
 }
 
@@ -159,6 +172,8 @@ impl Clusters {
                 (table::LAST_EVENT, unix_seconds(status.last_event)),
                 (table::LAST_HEARTBEAT, unix_seconds(status.heartbeat_moved)),
                 (table::CERTIFICATE_EXPIRY, unix_seconds(status.certificate_expires)),
+                (table::STALE, i64::from(status.stale)),
+                (table::UNAVAILABLE_SINCE, unix_seconds(status.unavailable_since)),
             ] {
                 let gauge = always(IntGauge::with_opts(spec.opts_of(&name)));
                 gauge.set(value);

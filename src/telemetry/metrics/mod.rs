@@ -1,5 +1,6 @@
 //! Metrics: a registry of our own, and typed handles, so that no caller spells a name or a label.
 
+mod allocator;
 mod cluster;
 mod history;
 mod subscriptions;
@@ -14,6 +15,7 @@ use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
 use prometheus::{IntGaugeVec, Registry, TextEncoder};
 
+pub use allocator::AllocatorSeries;
 pub use cluster::ClusterMetrics;
 pub use history::{AcknowledgedGauges, HistoryGauges};
 pub use subscriptions::{FrameKind, SubscriptionEnd, SubscriptionGuard};
@@ -34,6 +36,7 @@ struct Inner {
     subscriptions: Subscriptions,
     history: History,
     acknowledged: Acknowledged,
+    allocator: AllocatorSeries,
 }
 
 impl Metrics {
@@ -45,6 +48,8 @@ impl Metrics {
         build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         register(&registry, &build_info);
         always(registry.register(Box::new(ProcessCollector::for_self())));
+        let allocator = AllocatorSeries::new(board.clone());
+        register(&registry, &allocator);
         let clusters = Clusters::new(board);
         register(&registry, &clusters);
         let subscriptions = Subscriptions::new(&registry);
@@ -52,13 +57,19 @@ impl Metrics {
         register(&registry, &history);
         let acknowledged = Acknowledged::new();
         register(&registry, &acknowledged);
-        Self(Arc::new(Inner { registry, clusters, subscriptions, history, acknowledged }))
+        Self(Arc::new(Inner { registry, clusters, subscriptions, history, acknowledged, allocator }))
     }
 
     /// The counters of one cluster, made at first use. Keep the handle rather than ask for each event.
     #[must_use]
     pub fn cluster(&self, name: &str) -> ClusterMetrics {
         self.0.clusters.get(name)
+    }
+
+    /// The allocator's counters.
+    #[must_use]
+    pub fn allocator(&self) -> &AllocatorSeries {
+        &self.0.allocator
     }
 
     /// Drops all series of a cluster. Handles to them go on counting into nothing; a cluster of that name that is made

@@ -77,11 +77,13 @@ pub enum FrameKind {
     GoAway,
     /// A cluster's state changed.
     ClusterStatus,
+    /// What was stale is in step.
+    Confirmed,
 }
 
 impl FrameKind {
     /// All of them, in the order of their counters.
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Hello,
         Self::SnapshotBegin,
         Self::SnapshotChunk,
@@ -92,6 +94,7 @@ impl FrameKind {
         Self::Heartbeat,
         Self::GoAway,
         Self::ClusterStatus,
+        Self::Confirmed,
     ];
 
     /// The name in metrics.
@@ -108,6 +111,7 @@ impl FrameKind {
             Self::Heartbeat => "heartbeat",
             Self::GoAway => "go_away",
             Self::ClusterStatus => "cluster_status",
+            Self::Confirmed => "confirmed",
         }
     }
 }

@@ -121,6 +121,30 @@ pub(super) const CERTIFICATE_EXPIRY: Spec = Spec {
     labels: &[CLUSTER],
     help: "Unix time at which the certificate expires that the connection was made with; 0 without one.",
 };
+pub(super) const STALE: Spec = Spec {
+    name: "meshgate_cluster_stale",
+    kind: Kind::Gauge,
+    labels: &[CLUSTER],
+    help: "Whether what is shown of the cluster is from before the gateway's start, its store not reached since (1), or not (0).",
+};
+pub(super) const UNAVAILABLE_SINCE: Spec = Spec {
+    name: "meshgate_cluster_unavailable_since_timestamp_seconds",
+    kind: Kind::Gauge,
+    labels: &[CLUSTER],
+    help: "Unix time since which the cluster is out of step, whatever the cause; 0 while it is in step.",
+};
+pub(super) const REVOCATIONS: Spec = Spec {
+    name: "meshgate_revocations_total",
+    kind: Kind::Counter,
+    labels: &[CLUSTER],
+    help: "How often a cluster's entries were withdrawn because it was out of step for longer than peer-ttl.",
+};
+pub(super) const PICTURES: Spec = Spec {
+    name: "meshgate_pictures_total",
+    kind: Kind::Counter,
+    labels: &[CLUSTER, "result"],
+    help: "Pictures on disk: kept, restored (at start), damaged (set aside), refused (whole, but not to be shown), failed.",
+};
 pub(super) const SUBSCRIBERS: Spec =
     Spec { name: "meshgate_subscribers", kind: Kind::Gauge, labels: &[], help: "Subscription streams that are open." };
 pub(super) const SUBSCRIPTION_ENDS: Spec = Spec {
@@ -177,6 +201,96 @@ pub(super) const ACKNOWLEDGED_REJECTS: Spec = Spec {
     labels: &[],
     help: "Identities that subscribers reported as not applied.",
 };
+pub(super) const ALLOCATIONS: Spec = Spec {
+    name: "meshgate_allocator_duration_seconds",
+    kind: Kind::Histogram,
+    labels: &["outcome"],
+    help: "Seconds an allocation took, by outcome: new, known, local, cancelled, or why there is no number.",
+};
+pub(super) const ATTEMPTS: Spec = Spec {
+    name: "meshgate_allocator_attempts_total",
+    kind: Kind::Counter,
+    labels: &[],
+    help: "Attempts at allocations that asked the store.",
+};
+pub(super) const PATHS: Spec = Spec {
+    name: "meshgate_allocator_path_total",
+    kind: Kind::Counter,
+    labels: &["path"],
+    help: "Attempts by path: fast (one transaction), or lock (the fall-back that Cilium's agents always take).",
+};
+pub(super) const NUMBERS: Spec = Spec {
+    name: "meshgate_allocator_numbers",
+    kind: Kind::Gauge,
+    labels: &["state"],
+    help: "Numbers of the cluster's range: free, leased (handed out, not yet seen in the store), used by anybody.",
+};
+pub(super) const LOCAL_KEYS: Spec = Spec {
+    name: "meshgate_allocator_local_keys",
+    kind: Kind::Gauge,
+    labels: &[],
+    help: "Label sets in use through this gateway.",
+};
+pub(super) const LOCK_WAIT: Spec = Spec {
+    name: "meshgate_allocator_lock_wait_seconds",
+    kind: Kind::Histogram,
+    labels: &[],
+    help: "Seconds waited for the lock on a label set.",
+};
+pub(super) const REPAIRS: Spec = Spec {
+    name: "meshgate_allocator_repairs_total",
+    kind: Kind::Counter,
+    labels: &["event"],
+    help: "Identities in use here that were missing and re-created, and conflicts: numbers with other labels in the store.",
+};
+pub(super) const LEASES: Spec = Spec {
+    name: "meshgate_allocator_leases",
+    kind: Kind::Gauge,
+    labels: &[],
+    help: "Leases that references of this gateway hang on.",
+};
+pub(super) const LEASED_KEYS: Spec = Spec {
+    name: "meshgate_allocator_leased_keys",
+    kind: Kind::Gauge,
+    labels: &[],
+    help: "References of this gateway that hang on them.",
+};
+pub(super) const LOST_LEASES: Spec = Spec {
+    name: "meshgate_allocator_lost_leases_total",
+    kind: Kind::Counter,
+    labels: &[],
+    help: "Leases that ended although they were wanted, and were replaced.",
+};
+pub(super) const GC_LEADER: Spec = Spec {
+    name: "meshgate_allocator_gc_leader",
+    kind: Kind::Gauge,
+    labels: &[],
+    help: "1 where this replica collects garbage.",
+};
+pub(super) const GC_ALIVE: Spec = Spec {
+    name: "meshgate_allocator_gc_alive",
+    kind: Kind::Gauge,
+    labels: &["kind"],
+    help: "Identities and locks that the last round of garbage collection left; of the replica that collects.",
+};
+pub(super) const GC_DELETED: Spec = Spec {
+    name: "meshgate_allocator_gc_deleted_total",
+    kind: Kind::Counter,
+    labels: &["kind"],
+    help: "Identities and locks that garbage collection deleted.",
+};
+pub(super) const GC_DURATION: Spec = Spec {
+    name: "meshgate_allocator_gc_duration_seconds",
+    kind: Kind::Histogram,
+    labels: &["kind"],
+    help: "Seconds a round of garbage collection took.",
+};
+pub(super) const OLDEST_LOCK: Spec = Spec {
+    name: "meshgate_allocator_oldest_lock_seconds",
+    kind: Kind::Gauge,
+    labels: &[],
+    help: "How long the oldest lock has been seen unchanged by the replica that collects; seconds are usual, minutes are not.",
+};
 pub(super) const BUILD_INFO: Spec = Spec {
     name: "meshgate_build_info",
     kind: Kind::Gauge,
@@ -199,7 +313,7 @@ const fn process(name: &'static str, kind: Kind, help: &'static str) -> Spec {
     Spec { name, kind, labels: &[], help }
 }
 
-const OWN: [Spec; 24] = [
+const OWN: [Spec; 43] = [
     BUILD_INFO,
     PEERS,
     IDENTITIES,
@@ -214,6 +328,10 @@ const OWN: [Spec; 24] = [
     LAST_EVENT,
     LAST_HEARTBEAT,
     CERTIFICATE_EXPIRY,
+    STALE,
+    UNAVAILABLE_SINCE,
+    REVOCATIONS,
+    PICTURES,
     SUBSCRIBERS,
     SUBSCRIPTION_ENDS,
     FRAMES,
@@ -224,6 +342,21 @@ const OWN: [Spec; 24] = [
     ACKNOWLEDGED,
     ACKNOWLEDGEMENTS,
     ACKNOWLEDGED_REJECTS,
+    ALLOCATIONS,
+    ATTEMPTS,
+    PATHS,
+    NUMBERS,
+    LOCAL_KEYS,
+    LOCK_WAIT,
+    REPAIRS,
+    LEASES,
+    LEASED_KEYS,
+    LOST_LEASES,
+    GC_LEADER,
+    GC_ALIVE,
+    GC_DELETED,
+    GC_DURATION,
+    OLDEST_LOCK,
 ];
 
 /// All rows, ours first.
@@ -255,7 +388,12 @@ impl Spec {
         Opts::new(self.name, self.help)
     }
 
-    /// The same for a row that has one series set per cluster.
+    /// The same for a histogram.
+    pub(super) fn histogram_opts(&self, buckets: &[f64]) -> HistogramOpts {
+        HistogramOpts::new(self.name, self.help).buckets(buckets.to_vec())
+    }
+
+    /// The options for a row that has one series set per cluster.
     pub(super) fn opts_of(&self, cluster: &str) -> Opts {
         self.opts().const_label(CLUSTER, cluster)
     }

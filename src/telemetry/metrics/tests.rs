@@ -29,12 +29,19 @@ fn with_everything() -> (Metrics, StatusBoard) {
         status.identities = 7;
     });
     let metrics = Metrics::new(board.clone());
+    let allocator = metrics.allocator();
+    allocator.status(|status| (status.free, status.used, status.oldest_lock) = (65_533, 3, Duration::from_secs(9)));
+    allocator.allocation("new", Duration::from_millis(1));
+    allocator.path(true);
+    allocator.collected("lock", 2, Duration::from_millis(2));
     let cluster = metrics.cluster("there");
     cluster.upserts(3);
     cluster.deletes(2);
     cluster.unchanged(1);
     cluster.reject("out-of-range");
     cluster.failure("dial");
+    cluster.picture("kept");
+    cluster.revoked();
     cluster.first_sync(Duration::from_millis(40));
     cluster.sync_again(Duration::from_millis(30));
     metrics.read_acknowledged(|| AcknowledgedGauges { clusters: [("there".to_owned(), (3, 1))].into() });
@@ -78,6 +85,12 @@ fn counts_what_it_is_told() {
         r#"meshgate_sync_duration_seconds_count{cluster="there",kind="first"} 1"#,
         r#"meshgate_identities{cluster="there"} 7"#,
         r#"meshgate_identities{cluster="here"} 0"#,
+        r#"meshgate_allocator_duration_seconds_count{outcome="new"} 1"#,
+        r#"meshgate_allocator_path_total{path="fast"} 1"#,
+        r#"meshgate_allocator_path_total{path="lock"} 0"#,
+        r#"meshgate_allocator_numbers{state="free"} 65533"#,
+        r#"meshgate_allocator_gc_deleted_total{kind="lock"} 2"#,
+        "meshgate_allocator_oldest_lock_seconds 9",
         r#"meshgate_peers{state="synced"} 1"#,
         r#"meshgate_peers{state="configured"} 0"#,
         r#"meshgate_acknowledged{cluster="there",state="current"} 3"#,

@@ -129,6 +129,7 @@ fn name(frame: &Frame) -> String {
         Frame::Heartbeat(_) => "heartbeat".to_owned(),
         Frame::GoAway(_) => "go away".to_owned(),
         Frame::ClusterStatus(frame) => format!("status {}", frame.cluster),
+        Frame::Confirmed(frame) => format!("confirmed {}@{}", frame.cluster, frame.cluster_id),
     }
 }
 
@@ -166,6 +167,62 @@ async fn a_first_list_is_told_as_it_comes_and_anew_when_it_was_withdrawn() {
     view.publish(b.build());
     assert_eq!(sub.names(), ["synced b 1", "all synced but []"]);
     assert_eq!(sub.fold.mesh()["b"].identities.len(), 1);
+}
+
+#[tokio::test]
+async fn a_stale_cluster_is_told_as_such_and_confirmed_behind_the_difference() {
+    let (view, status) = mesh();
+    let position = SourcePosition { etcd_cluster_id: 1, revision: 5 };
+    let (mut b, mut c) = (builder("b", 2), builder("c", 3));
+    for builder in [&mut b, &mut c] {
+        put(builder, 0, 0);
+        put(builder, 1, 0);
+        builder.set_stale(position);
+        view.publish(builder.build());
+    }
+    let mut sub = Subscriber::new(&view, &status, pb::SubscribeRequest { max_items: 2, ..Default::default() });
+    let modes = sub.modes.clone();
+    assert!(modes.iter().all(|mode| mode.stale && mode.mode() == pb::ServeMode::Snapshot), "{modes:?}");
+    assert_eq!(sub.names().len(), 7);
+    assert!(sub.fold.mesh().values().all(|cluster| cluster.stale));
+
+    // Nothing changed: that is all the news.
+    sync(&mut c);
+    view.publish(c.build());
+    assert_eq!(sub.names(), ["confirmed c@3"]);
+    // What changed comes first, in however many parts.
+    put(&mut b, 0, 1);
+    put(&mut b, 2, 0);
+    put(&mut b, 3, 0);
+    sync(&mut b);
+    view.publish(b.build());
+    assert_eq!(sub.names(), ["batch b +2 -0…", "batch b +1 -0", "confirmed b@2"]);
+    assert!(sub.fold.mesh().values().all(|cluster| !cluster.stale));
+    assert_eq!(sub.fold.mesh()["b"].position, Some(pb::SourcePosition { etcd_cluster_id: 1, revision: 7 }));
+    put(&mut b, 4, 0);
+    view.publish(b.build());
+    assert_eq!(sub.names(), ["batch b +1 -0"], "once is enough");
+
+    let mut later = Subscriber::new(&view, &status, pb::SubscribeRequest::default());
+    assert!(later.modes.iter().all(|mode| !mode.stale));
+    assert!(!later.names().iter().any(|name| name.starts_with("confirmed")), "nobody said that it was stale");
+}
+
+#[tokio::test]
+async fn all_synced_names_the_stale_ones() {
+    let (view, status) = mesh();
+    let (mut b, mut c) = (builder("b", 2), builder("c", 3));
+    b.set_stale(SourcePosition { etcd_cluster_id: 1, revision: 5 });
+    sync(&mut c);
+    view.publish(b.build());
+    view.publish(c.build());
+    let mut sub = Subscriber::new(&view, &status, pb::SubscribeRequest::default());
+    let all_synced = std::iter::from_fn(|| sub.next()).find_map(|(frame, _)| match frame {
+        Frame::AllSynced(all_synced) => Some(all_synced),
+        _ => None,
+    });
+    let expected = pb::AllSynced { stale: vec!["b".to_owned()], ..pb::AllSynced::default() };
+    assert_eq!(all_synced, Some(expected));
 }
 
 #[tokio::test]

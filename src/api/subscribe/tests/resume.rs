@@ -301,3 +301,32 @@ async fn another_etcd_resumes_only_what_the_history_knows() {
     let sub = again(&other, sub.fold);
     assert_eq!(sub.modes[0].why, "the cluster's store is another one than the token names");
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_was_last_known_does_not_replace_what_is_newer() {
+    let [(one, mut b1), _] = two_replicas(3);
+    let old = fold_of(&one);
+    three_changes(&one, &mut b1);
+    let new = fold_of(&one);
+    // A gateway that shows the cluster as it was at revision 10, since it cannot reach its store.
+    let (two, status) = (View::new(WIDTH, id(1)), StatusBoard::default());
+    let mut b2 = builder("b", 2);
+    (0..3).for_each(|offset| put(&mut b2, offset, 0));
+    b2.set_stale(SourcePosition { etcd_cluster_id: 1, revision: 10 });
+    two.publish(b2.build());
+    let again = |fold| Subscriber::again(&shared(&two), &status, pb::SubscribeRequest::default(), fold);
+    let (mut old, mut new) = (again(old), again(new));
+    let Some((Frame::Synced(synced), _)) = old.next() else { panic!("confirmed") };
+    assert!(synced.resumed && synced.stale);
+    assert_eq!(old.names(), ["all synced but []"]);
+    assert_eq!(new.names(), [""; 0]);
+    // However long that lasts: the others need not wait for it.
+    let begin = Instant::now();
+    assert_eq!(new.wait().await, r#"all synced but ["b"]"#);
+    tokio::time::advance(Duration::from_mins(5)).await;
+    assert_eq!(new.names(), ["heartbeat"]);
+    assert!(begin.elapsed() > Duration::from_mins(5));
+    three_changes(&two, &mut b2);
+    assert_eq!(old.names(), ["batch b +1 -2", "confirmed b@2"]);
+    assert_eq!(new.names(), ["resumed b 1"]);
+}
