@@ -13,6 +13,7 @@ mod latency;
 #[path = "../../tests/support/proxy.rs"]
 mod proxy;
 mod report;
+mod spread;
 mod sync;
 mod view;
 
@@ -60,6 +61,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     }
     if runs("fanout") {
         fanout::run(&mut report).await?;
+        spread::run(&mut report).await?;
     }
     if runs("faults") {
         faults::run(&mut report).await?;

@@ -373,7 +373,7 @@ fn api(r: &mut Resolver) -> Option<ApiConfig> {
     let memory = r.number(&s::RESUME_HISTORY_MEMORY, 0..=65_536_usize);
     let age = r.time(&s::RESUME_HISTORY_AGE, times(0, 86_400_000));
     let hold = r.time(&s::SUBSCRIBER_HOLD_LIMIT, times(1_000, 86_400_000));
-    let max_age = r.optional_time(&s::SUBSCRIBER_MAX_AGE, times(1_000, 31 * 86_400_000));
+    let max_age = r.time_or_never(&s::SUBSCRIBER_MAX_AGE, times(1_000, 31 * 86_400_000));
     let plaintext = r.switch(&s::PLAINTEXT);
     let security = security(r, listen, plaintext?);
     let history = HistoryLimits { memory: memory? << 20, age: age? };
@@ -383,7 +383,7 @@ fn api(r: &mut Resolver) -> Option<ApiConfig> {
         max_subscribers: max_subscribers?,
         history,
         hold: hold?,
-        max_age: max_age?,
+        max_age: Some(max_age?).filter(|age| *age != Duration::MAX),
     })
 }
 

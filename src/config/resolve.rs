@@ -101,11 +101,6 @@ impl Resolver {
         self.value(setting, |text| if text == NEVER { Ok(Duration::MAX) } else { time(setting, text, &range) })
     }
 
-    /// A time that may be absent.
-    pub fn optional_time(&mut self, setting: &Setting, range: RangeInclusive<Duration>) -> Option<Option<Duration>> {
-        if self.text(setting).is_none() { Some(None) } else { self.time(setting, range).map(Some) }
-    }
-
     pub fn address(&mut self, setting: &Setting) -> Option<SocketAddr> {
         self.value(setting, |text| {
             text.parse().map_err(|_| {

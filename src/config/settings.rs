@@ -418,10 +418,10 @@ pub(super) static SUBSCRIBER_HOLD_LIMIT: Setting = text(
 pub(super) static SUBSCRIBER_MAX_AGE: Setting = text(
     SERVE,
     "subscriber-max-age",
-    "TIME",
-    None,
+    "TIME|never",
+    Some("never"),
     "How old a stream may grow, give or take a fifth; then its client is told to come back, and resumes",
-    "without it streams stay where they are; give an hour where a load balancer should spread them anew",
+    "streams stay where they are; give an hour where a load balancer should spread them anew",
 );
 pub(super) static HTTP_LISTEN: Setting = text(
     SERVE,

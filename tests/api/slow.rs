@@ -180,7 +180,7 @@ async fn s1_whoever_does_not_read_for_too_long_is_sent_away_with_its_tokens() {
 
 #[tokio::test]
 async fn s3_neither_stalled_nor_slow_ones_hold_up_the_others() {
-    let server = Server::start_with(Security::Plaintext, impatient(Duration::from_secs(60))).await;
+    let server = Server::start_with(Security::Plaintext, impatient(Duration::from_mins(1))).await;
     let mut a = publish(&server, "a", 1, 2_000);
     let stalled = server.synced(pb::SubscribeRequest::default()).await;
     let mut slow = Vec::new();
@@ -257,6 +257,6 @@ async fn s9_streams_that_grow_old_end_apart_and_go_on() {
         first.push(ends[0]);
     }
     first.sort();
-    assert!(first[19] - first[0] > Duration::from_millis(100), "they end apart: {first:?}");
+    assert!(first[19] > first[0] + Duration::from_millis(100), "they end apart: {first:?}");
     server.end().await;
 }
