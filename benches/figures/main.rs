@@ -9,6 +9,7 @@ mod alloc;
 mod fanout;
 mod faults;
 mod latency;
+mod picture;
 #[allow(dead_code, clippy::unwrap_used, reason = "the tests' proxy, of which tests use more")]
 #[path = "../../tests/support/proxy.rs"]
 mod proxy;
@@ -52,6 +53,9 @@ async fn run() -> Result<(), Box<dyn Error>> {
     }
     if runs("sync") {
         sync::run(&mut report).await?;
+    }
+    if runs("picture") {
+        picture::run(&mut report).await?;
     }
     if runs("latency") {
         latency::run(&mut report).await?;

@@ -19,11 +19,11 @@ use meshgate::view::{ClusterBuilder, Interner, View};
 
 use crate::report::{Against, Report, Runs};
 
-const IDENTITIES: u32 = 65_000;
+pub const IDENTITIES: u32 = 65_000;
 const RUNS: usize = 7;
 const PAGES: [i64; 3] = [4_096, 8_192, 16_384];
-const NAME: &str = "remote";
-const ID: u32 = 7;
+pub const NAME: &str = "remote";
+pub const ID: u32 = 7;
 /// The first argument of the process that measures itself.
 pub const CHILD: &str = "--child";
 
@@ -91,12 +91,12 @@ async fn range(etcd: &EtcdServer, prefix: &str) -> Result<f64, Box<dyn Error>> {
     Ok(took)
 }
 
-async fn connect(config: EtcdConfig) -> Result<Session, Box<dyn Error>> {
+pub async fn connect(config: EtcdConfig) -> Result<Session, Box<dyn Error>> {
     Ok(Connector::new(config, Timing::default()).connect(&|_, _| {}).await?)
 }
 
 /// From the start of the list to the publication of the complete cluster.
-async fn synced(
+pub async fn synced(
     session: &Session,
     prefix: &str,
     options: ListWatchOptions,

@@ -104,6 +104,9 @@ async fn list(args: &ListArgs) -> Result<(), Trouble> {
         }
     }
     out.flush()?;
+    for (name, _) in mesh.iter().filter(|(_, cluster)| cluster.stale) {
+        anstream::eprintln!("{DIMMED}as last known: {name}{DIMMED:#}");
+    }
     for mode in incomplete {
         anstream::eprintln!("{DIMMED}left out: {} ({}){DIMMED:#}", mode.cluster, mode.why);
     }

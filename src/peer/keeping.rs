@@ -23,7 +23,9 @@ use crate::view::{ClusterView, Interner, SourcePosition, View};
 
 /// Peers that read or write their pictures at a time: disks are slow at many things at once.
 const TURNS: usize = 4;
-/// What the last picture may take when the gateway stops. Below what peers may take to stop.
+/// What reading a picture may take before the peer goes on without; a disk that hangs must not keep us from its store.
+const FIRST: Duration = Duration::from_secs(10);
+/// What writing or removing the last one may take when the gateway or the peer ends. Below what peers may take to stop.
 const LAST: Duration = Duration::from_secs(3);
 /// Syncs and losses are kept at once, but not more often than this part of the interval.
 const SOON: u32 = 10;
@@ -145,14 +147,21 @@ impl Keeper {
     /// The picture that an earlier process kept, and the absence that goes on from there; none if there is nothing to show.
     pub(super) async fn restore(&self) -> Option<(Picture, Absence)> {
         let store = self.keeping.settings.store.clone()?;
-        let turn = self.turn().await;
         let (fit, interner) = (self.fit.clone(), self.interner.clone());
-        let loaded = spawn_blocking(move || {
-            let loaded = store.load(&fit, &interner);
-            drop(turn);
-            loaded
+        let loaded = timeout(FIRST, async {
+            let turn = self.turn().await;
+            let loading = spawn_blocking(move || {
+                let loaded = store.load(&fit, &interner);
+                drop(turn);
+                loaded
+            });
+            loading.await
         });
-        let picture = match loaded.await {
+        let Ok(loaded) = loaded.await else {
+            self.reporter.picture_trouble("failed", "it could not be read in time");
+            return None;
+        };
+        let picture = match loaded {
             Ok(Ok(picture)) => picture?,
             Ok(Err(error)) => {
                 let result = match &error {
@@ -234,9 +243,13 @@ impl Keeper {
 
     /// Removes all there is of the peer.
     pub(super) async fn remove(&self) {
-        if let Some(store) = self.keeping.settings.store.clone() {
+        let Some(store) = self.keeping.settings.store.clone() else { return };
+        let removed = timeout(LAST, async {
             let disk = Arc::clone(&self.disk).lock_owned().await;
             self.remove_with(store, disk).await;
+        });
+        if removed.await.is_err() {
+            self.reporter.picture_trouble("failed", "it could not be removed in time");
         }
     }
 

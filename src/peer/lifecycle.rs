@@ -128,7 +128,7 @@ impl Peer {
 
     /// Lives until the file is removed (then nothing of the peer is left), or until cancelled (then everything is).
     pub(super) async fn run(mut self, mut desired: watch::Receiver<Desired>, cancel: CancellationToken) {
-        if cancel.run_until_cancelled(self.restore()).await.is_none() {
+        if cancel.run_until_cancelled(Box::pin(self.restore())).await.is_none() {
             return;
         }
         let keeper = self.keeper.clone();
@@ -139,7 +139,7 @@ impl Peer {
                 self.drain();
                 // It may have the file in hand.
                 drop(keeping);
-                keeper.remove().await;
+                Box::pin(keeper.remove()).await;
                 self.reporter.forget();
                 return;
             };
@@ -147,14 +147,14 @@ impl Peer {
                 biased;
                 () = cancel.cancelled() => {
                     drop(keeping);
-                    return keeper.keep_last().await;
+                    return Box::pin(keeper.keep_last()).await;
                 }
                 changed = desired.changed() => match changed {
                     // What is shown stays until the new file's session has synced, and the old session until it stands (P10).
                     Ok(()) => {}
                     Err(_) => return,
                 },
-                absence = keeper.expired() => self.revoke(absence),
+                absence = Box::pin(keeper.expired()) => self.revoke(absence),
                 never = &mut keeping => match never {},
                 never = self.serve(&file) => match never {},
             }
@@ -217,8 +217,8 @@ impl Peer {
         successor: impl Future<Output = Option<Session>>,
     ) -> Result<Option<Session>, End> {
         tokio::select! {
-            end = self.use_session(session) => Err(end),
-            // Boxed: it is large, and mostly sleeps.
+            // Boxed: both are large, and live as long as the session.
+            end = Box::pin(self.use_session(session)) => Err(end),
             successor = Box::pin(successor) => Ok(successor),
         }
     }

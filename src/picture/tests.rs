@@ -63,6 +63,8 @@ fn contents() -> impl Strategy<Value = Contents> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     #[test]
     fn a_picture_comes_back_as_it_was(contents in contents(), unavailable in prop::option::of(1..u64::MAX / 2_000_000)) {
         let since = unavailable.map(|millis| SystemTime::UNIX_EPOCH + Duration::from_millis(millis));

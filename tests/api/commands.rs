@@ -59,6 +59,12 @@ async fn identity_list_and_get() {
     assert_eq!(code, 2);
     assert!(err.contains("clusters[0]: a cluster name consists of"), "{err}");
 
+    let mut d = builder("d", 4);
+    d.set_stale(SourcePosition { etcd_cluster_id: 1, revision: 7 });
+    server.view.publish(d.build());
+    let (_, _, err) = asked(&server, &["identity", "list"]).await;
+    assert_eq!(err, "as last known: d\nleft out: c (connecting)\n");
+
     let (code, out, _) = asked(&server, &["identity", "get", &number.to_string()]).await;
     assert_eq!(code, 0);
     assert_eq!(out, format!("{number}\ncluster   a\nrevision  1\nlabels    k8s:app=web\n          k8s:zone=1\n"));
@@ -103,7 +109,28 @@ async fn clusters() {
     for line in ["b: connection refused (dial, ", "  is etcd running?", "b: 2 entries refused (bad-key 2)"] {
         assert!(out.contains(line), "{line}\n{out}");
     }
+    server.status.update("b", |status| {
+        status.stale = true;
+        status.unavailable_since = Some(SystemTime::now());
+        status.picture_kept = status.unavailable_since;
+        status.picture_trouble = Some("it cannot be kept: disk full".to_owned());
+    });
+    server.status.update("c", |status| {
+        status.state = ClusterState::Reconnecting;
+        status.revoked = true;
+    });
+    let (_, out, _) = asked(&server, &["clusters"]).await;
+    for line in [
+        "connecting, stale",
+        "b: shown as last known, kept ",
+        "b: picture: it cannot be kept: disk full",
+        "reconnecting, revoked",
+        "c: its entries were withdrawn, after peer-ttl",
+    ] {
+        assert!(out.contains(line), "{line}\n{out}");
+    }
     let list = json(&server, &["clusters", "-o", "json"]).await;
+    assert_eq!((&list[1]["stale"], &list[2]["revoked"]), (&true.into(), &true.into()));
     assert_eq!((&list[0]["identities"], &list[0]["local"]), (&1_234.into(), &true.into()));
     assert_eq!((&list[1]["state"], &list[1]["last_error"]["reason"]), (&"connecting".into(), &"dial".into()));
     server.end().await;

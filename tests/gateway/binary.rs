@@ -20,7 +20,7 @@ fn nobody(dir: &Path) -> PathBuf {
     path
 }
 
-fn command(args: &[String]) -> Command {
+pub(super) fn command(args: &[String]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_meshgate"));
     command.arg("run").args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("MESHGATE_")) {
@@ -149,6 +149,11 @@ impl Process {
     /// Waits for its end, while nothing else on this thread goes on.
     pub fn block_on_exit(&mut self) -> i32 {
         self.child.wait().unwrap().code().unwrap()
+    }
+
+    /// Waits for its end by a signal.
+    pub fn block_on_exit_by_signal(&mut self) {
+        assert!(self.child.wait().unwrap().code().is_none());
     }
 
     pub fn signal(&self, signal: Signal) {

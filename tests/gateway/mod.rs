@@ -3,6 +3,7 @@
 mod allocating;
 mod binary;
 mod life;
+mod pictures;
 mod resuming;
 mod subscribing;
 
