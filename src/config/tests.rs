@@ -143,7 +143,8 @@ fn cluster_names() {
         "cluster-name: the name `default` cannot be used with cluster ID 1; give the cluster a name of its own, unique in \
          the mesh"
     );
-    for bad in ["A", "a.b", "a_b", "-a", "a-", &"a".repeat(33)] {
+    // The last two are how a cloud names clusters (FIELD-FAULTS, A10).
+    for bad in ["A", "a.b", "a_b", "-a", "a-", &"a".repeat(33), "arn:aws:eks:x", "arn:aws:eks:eu-west-1:1:cluster/x"] {
         let error = errors(&["--cluster-id=1", &format!("--cluster-name={bad}")]);
         assert!(error.starts_with(&format!("--cluster-name {bad}: a cluster name ")), "{error}");
         assert_eq!(error.lines().count(), 1, "{error}");

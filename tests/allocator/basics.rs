@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use meshgate::allocator::etcd::{EtcdTerms, LeaseTerms};
-use meshgate::allocator::{GcSettings, IdentityGc, NumberRange};
+use meshgate::allocator::{GcSettings, GcTimes, IdentityGc, NumberRange};
 use tokio::time::Instant;
 
 use super::support::{BASE, Node, SOON, Setup, delete, dump, etcd, key, masters, numbered, put, size, slaves};
@@ -231,6 +231,13 @@ async fn g01_nothing_is_left_of_uses_that_were_released_or_cancelled() {
     }
     eventually("no reference is left", SOON, || async { slaves(&client).await.is_empty() }).await;
     assert_eq!(node.allocator.status().await.local, 0);
+    let numbers = NumberRange::new(setup.numbers.0, setup.numbers.1, 0).unwrap();
+    let times = GcTimes { pace: Duration::ZERO, ..GcTimes::default() };
+    let mut gc = IdentityGc::new(GcSettings { numbers, times });
+    for _ in 0..2 {
+        gc.round(&node.etcd).await.unwrap();
+    }
+    assert!(masters(&client).await.is_empty(), "nothing hinders the collector");
     node.stop().await;
     assert!(slaves(&client).await.is_empty());
 }

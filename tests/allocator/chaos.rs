@@ -2,7 +2,6 @@
 //! replays the plan.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -119,7 +118,7 @@ async fn one_record_for_each_label_set_whoever_dies() {
             let own = (sets / 2..sets).filter(|set| set % 3 == n);
             let mut wanted: Vec<_> = shared.chain(own).collect();
             dice.shuffle(&mut wanted);
-            Arc::new(Gateway {
+            Gateway {
                 name,
                 config: cluster.config(),
                 setup,
@@ -127,10 +126,10 @@ async fn one_record_for_each_label_set_whoever_dies() {
                 life: std::sync::Mutex::default(),
                 wanted: Mutex::new(wanted),
                 held: Mutex::default(),
-            })
+            }
         })
         .collect();
-    join_all(gateways.iter().map(|gateway| gateway.kill_and_restart())).await;
+    join_all(gateways.iter().map(Gateway::kill_and_restart)).await;
 
     let finished = CancellationToken::new();
     let since = Instant::now();

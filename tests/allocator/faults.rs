@@ -83,6 +83,29 @@ async fn a12_a_use_counts_once_however_its_first_attempt_ended() {
     }
 }
 
+#[tokio::test]
+async fn an_allocation_gives_up_after_so_many_attempts_and_not_after_one() {
+    let etcd = etcd().await;
+    let client = etcd.client();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let told = calls.clone();
+    let node = Node::start_on(&etcd, "a", Setup { attempts: 4, ..Setup::default() }, |backend| {
+        Flaky::new(backend, move |call| {
+            if call != "try_allocate" {
+                return Fault::None;
+            }
+            told.fetch_add(1, Ordering::SeqCst);
+            Fault::Before
+        })
+    })
+    .await;
+    let error = node.allocate(&numbered(1)).await.unwrap_err();
+    assert_eq!((error.reason(), error.is_retryable()), ("backend-unavailable", true));
+    assert_eq!(calls.load(Ordering::SeqCst), 4);
+    assert!(masters(&client).await.is_empty() && slaves(&client).await.is_empty());
+    assert_eq!(node.allocator.status().await.free, 65_536, "no number is lost");
+}
+
 /// Whatever fails, at the end there is one record for each label set in use, each reference points at it, and nothing refers to
 /// what is not in use. The seed is printed and replays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use etcd_client::{Client, GetOptions};
+use futures_util::future::join_all;
 use meshgate::allocator::etcd::{EtcdTerms, LeaseTerms};
 use tokio::time::Instant;
 
@@ -119,6 +120,46 @@ async fn g04_the_number_of_leases_stays_bounded() {
     let client = etcd.client();
     let there = async || client.lease_client().leases().await.unwrap().leases().len();
     eventually("the store has no more", SOON, || async { there().await <= 6 }).await;
+}
+
+#[tokio::test]
+async fn many_waiters_share_one_grant() {
+    let etcd = etcd().await;
+    let client = etcd.client();
+    let node = Node::start(&etcd, "a").await;
+    let keys: Vec<_> = (0..200).map(numbered).collect();
+    let all = join_all(keys.iter().map(|key| node.allocate(key))).await;
+    assert!(all.into_iter().all(|one| one.is_ok()));
+    // One for references; the other is for locks, which nobody needed.
+    assert!(client.lease_client().leases().await.unwrap().leases().len() <= 2);
+    assert_eq!(node.etcd.reference_leases().counts(), (1, 200));
+}
+
+#[tokio::test]
+async fn g05_the_end_of_one_lease_does_not_hold_up_the_others() {
+    let etcd = etcd().await;
+    let client = etcd.client();
+    let ttl = Duration::from_secs(3);
+    let references = LeaseTerms { ttl, max_keys: 10 };
+    let setup = Setup { terms: EtcdTerms { references, ..EtcdTerms::default() }, ..Setup::default() };
+    let node = Node::start_with(&etcd, "a", setup).await;
+    for n in 0..30 {
+        node.allocate(&numbered(n)).await.unwrap();
+    }
+    let before = self::references(&client).await;
+    let lost = before.values().next().unwrap().0;
+    client.lease_client().revoke(lost).await.unwrap();
+    // Found out by its own renewal, which answers with a time to live of 0.
+    let losses = node.etcd.reference_leases().losses();
+    eventually("it is noticed", ttl, || async { *losses.borrow() == 1 }).await;
+    eventually("its keys are back", SOON, || async { self::references(&client).await.len() == 30 }).await;
+    // Two lifetimes: time is what this is about.
+    tokio::time::sleep(ttl * 2).await;
+    let after = self::references(&client).await;
+    for (path, (lease, revision)) in &before {
+        assert_eq!(after[path].1 == *revision, *lease != lost, "{path}");
+    }
+    assert_eq!(*losses.borrow(), 1);
 }
 
 #[tokio::test]

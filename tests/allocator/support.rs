@@ -75,6 +75,7 @@ pub struct Setup {
     pub release_on_shutdown: bool,
     pub follow: bool,
     pub call: Duration,
+    pub attempts: u32,
     /// Longest pause between two attempts to connect.
     pub reconnect: Duration,
 }
@@ -88,6 +89,7 @@ impl Default for Setup {
             release_on_shutdown: false,
             follow: true,
             call: Duration::from_secs(5),
+            attempts: 16,
             reconnect: Duration::from_secs(1),
         }
     }
@@ -134,6 +136,7 @@ impl<B: Backend> Node<B> {
         let metrics = Metrics::new(board.clone());
         let records = OwnRecords::new(cluster.clone(), id, WIDTH, interner.clone(), view, board.clone());
         let settings = AllocatorSettings {
+            attempts: setup.attempts,
             sync: setup.sync,
             release_on_shutdown: setup.release_on_shutdown,
             ..AllocatorSettings::new(numbers)

@@ -280,3 +280,19 @@ async fn g02_a_lost_lease_shows_in_metrics_and_its_references_return() {
     assert_eq!(page(running.http_addr, "/readyz").await.0, 200);
     stop(running).await;
 }
+
+#[tokio::test]
+async fn calls_keep_to_the_limit_that_is_set() {
+    let (dir, etcd) = (tempfile::tempdir().unwrap(), etcd().await);
+    let limits =
+        ["--kvstore-opt=etcd.qps=40", "--kvstore-opt=etcd.bootstrapQps=1000", "--kvstore-opt=etcd.maxInflight=4"];
+    let running = start(&config(dir.path(), etcd.port()), &limits).await;
+    until_ready(&running).await;
+    let since = Instant::now();
+    for n in 0..24 {
+        allocate(&running, n).await;
+    }
+    // A tenth of a second's calls may come at once.
+    assert!(since.elapsed() >= Duration::from_millis(20 * 25 - 10), "{:?}", since.elapsed());
+    stop(running).await;
+}

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -166,9 +167,8 @@ impl Leases {
                 }
             }
             let due = self.book().due(Instant::now());
-            for due in due {
-                self.settle(due).await;
-            }
+            // All at once: none waits for another's answer (G5).
+            join_all(due.into_iter().map(|due| self.settle(due))).await;
             if self.book().is_short() {
                 match last_grant {
                     Some(at) if at.elapsed() < STEADY && self.book().is_empty() => sleep(backoff.next_delay()).await,
