@@ -217,8 +217,8 @@ impl Peer {
         successor: impl Future<Output = Option<Session>>,
     ) -> Result<Option<Session>, End> {
         tokio::select! {
-            end = self.use_session(session) => Err(end),
-            // Boxed: it is large, and mostly sleeps.
+            // Boxed: both are large, and live as long as the session.
+            end = Box::pin(self.use_session(session)) => Err(end),
             successor = Box::pin(successor) => Ok(successor),
         }
     }
