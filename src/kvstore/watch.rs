@@ -7,6 +7,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::error::of_cancel_reason;
 use super::pulse::{Due, Pulse};
+use super::session::STILL_COMING;
 use super::{Event, KeyValue, Session, SessionError};
 
 /// What one message of etcd's, put together from its fragments, may hold. Etcd sends at most 1,000 revisions in one.
@@ -37,6 +38,8 @@ pub struct Watch {
     responses: WatchResponseStream,
     assembly: Assembly,
     pulse: Pulse,
+    /// What had come over the connection when there was a sign of life last.
+    read: u64,
     /// The session's revision when the first question was asked that is not answered yet.
     known_when_asked: Option<i64>,
     /// The member stands behind what we know; a linearizable read will tell whether the whole store does.
@@ -75,6 +78,7 @@ pub(super) async fn open(
         pulse: Pulse::new(timing.progress_interval, timing.liveness, Instant::now()),
         key: key.to_vec(),
         in_doubt: first.is_none() && revision < known,
+        read: session.bytes_read(),
         session,
         requests,
         responses,
@@ -113,10 +117,11 @@ impl Watch {
                             if let Some(heard) = self.take(message)? {
                                 return Ok(heard);
                             }
-                            continue;
                         }
+                        None if self.is_coming() => self.pulse.heard(Instant::now()),
                         None => return Err(self.session.end(SessionError::Silent(self.session.timing().liveness))),
                     }
+                    continue;
                 }
             };
             let Ok(message) = timeout_at(until, self.responses.message()).await else { continue };
@@ -124,6 +129,15 @@ impl Watch {
                 return Ok(heard);
             }
         }
+    }
+
+    /// Whether so much has come since the last sign of life that a large message is on its way over a slow link, which would
+    /// be no nearer to its end on the next session. Of a dead etcd nothing comes; of what may stand between us, pings.
+    fn is_coming(&mut self) -> bool {
+        let read = self.session.bytes_read();
+        let coming = read - self.read >= STILL_COMING;
+        self.read = read;
+        coming
     }
 
     /// A question that finds no room in the queue is one that is not answered: the deadline decides.
@@ -141,6 +155,7 @@ impl Watch {
             return Ok(Some(Heard::Ended("the server ended the stream".to_owned())));
         };
         self.pulse.heard(Instant::now());
+        self.read = self.session.bytes_read();
         let revision = self.session.check(message.header())?;
         let heard = self.assembly.take(message.0);
         let heard = self.session.judged(heard)?;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
@@ -37,6 +38,8 @@ pub(super) struct Wire {
 pub(super) struct Fate {
     cause: Mutex<Option<Cause>>,
     gone: CancellationToken,
+    /// Bytes that came so far.
+    read: AtomicU64,
 }
 
 #[derive(Clone, Debug)]
@@ -98,6 +101,11 @@ impl Fate {
         &self.gone
     }
 
+    /// Bytes that came so far.
+    pub(super) fn bytes_read(&self) -> u64 {
+        self.read.load(Ordering::Relaxed)
+    }
+
     /// Why the wire failed, where it did. Under TLS 1.3 a refused client certificate shows here and nowhere else.
     pub(super) fn error(&self) -> Option<SessionError> {
         let cause = self.cause.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
@@ -136,6 +144,7 @@ impl AsyncRead for Wire {
             Poll::Ready(Err(error)) => this.fate.note_error(error),
             Poll::Ready(Ok(())) if room && buf.filled().len() == before => this.fate.note(Cause::ClosedByServer),
             Poll::Ready(Ok(())) => {
+                this.fate.read.fetch_add((buf.filled().len() - before) as u64, Ordering::Relaxed);
                 if this.frames.read(&buf.filled()[before..]) == Some(CALM) {
                     this.fate.note(Cause::TooManyPings);
                 }

@@ -152,7 +152,9 @@ impl Reporter {
 
     /// A session was made.
     pub fn connected(&self, session: &Session) {
+        let mut before = 0;
         self.board.update(&self.cluster, |status| {
+            before = status.etcd_cluster_id;
             session.endpoint().clone_into(&mut status.endpoint);
             status.etcd_cluster_id = session.etcd_cluster_id();
             status.session += 1;
@@ -165,6 +167,17 @@ impl Reporter {
             etcd_cluster_id = format_args!("{:x}", session.etcd_cluster_id()),
             "connected"
         );
+        if ![0, session.etcd_cluster_id()].contains(&before) {
+            let (endpoint, now) = (session.endpoint(), session.etcd_cluster_id());
+            self.concern(Failure {
+                reason: "etcd-cluster-id-changed",
+                message: format!("behind {endpoint} is another etcd than before: {before:x} became {now:x}"),
+                hint:
+                    "expected once where an etcd was replaced; again and again, replicas with etcds of their own share \
+                       that address: give each an address of its own"
+                        .into(),
+            });
+        }
     }
 
     /// An attempt or a session failed.

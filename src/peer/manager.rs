@@ -92,7 +92,7 @@ impl PeerManager {
         let mut crew = Crew::new(board.clone(), move |name, desired| {
             // Made in the task: even a panic in here is the peer's own.
             let (environment, cancel) = (Arc::clone(&environment), for_peers.clone());
-            Box::pin(async move { Peer::new(name, environment).run(desired, cancel).await })
+            Box::pin(async move { Box::pin(Peer::new(name, environment).run(desired, cancel)).await })
         });
         loop {
             tokio::select! {

@@ -10,6 +10,7 @@ use tonic::Status;
 
 use super::play::Play;
 use crate::peer::{DEADLINE, Rig, Store, timing};
+use crate::support::proxy::{Direction, Proxy};
 use crate::support::{EtcdOptions, EtcdServer, Pki, eventually};
 
 /// An etcd that answers nothing but that it is overloaded is asked less and less often, and not in step.
@@ -74,6 +75,40 @@ async fn r21_a_watch_that_ends_politely_is_no_change_of_state() {
         (before.state, before.since, before.session, before.failures, 0)
     );
     assert_eq!(rig.subscriber.log().await.len(), 6, "but the changes, nothing was heard");
+    rig.stop().await;
+}
+
+/// What a slow link takes long to carry is on its way all the while: a watch that catches up by a large message, of which
+/// nothing is complete within `liveness`, is not given up again and again.
+#[tokio::test(flavor = "multi_thread")]
+async fn e03_a_slow_link_is_not_silence() {
+    let pki = Pki::temporary().unwrap();
+    let store = Store::new(&pki, "blue", 2, &["a"]).await;
+    let proxy = Proxy::to(store.etcd.port()).await;
+    let rig = Rig::with(|settings| settings.timing.etcd.liveness = Duration::from_secs(1));
+    rig.write("blue", &store.yaml_through(proxy.port()));
+    rig.until_state("blue", ClusterState::Synced).await;
+    proxy.cut_off();
+    rig.until_state("blue", ClusterState::Reconnecting).await;
+    let large = "x".repeat(15_000);
+    for n in 0..100 {
+        store.put_app(n, &large).await;
+    }
+    // 1.5 MB, 16 kB at a time.
+    proxy.delay(Duration::from_millis(50));
+    proxy.restore();
+    rig.until("blue", "has caught up", |status| status.identities == 100).await;
+    let silent = |status: &meshgate::telemetry::ClusterStatus| {
+        status.last_error.as_ref().is_some_and(|error| error.reason == "silent")
+    };
+    assert!(!silent(&rig.status("blue").unwrap()), "{:#?}", rig.status("blue"));
+    // Silence is noticed as ever.
+    proxy.delay(Duration::ZERO);
+    rig.until("blue", "is synced", |status| status.state == ClusterState::Synced).await;
+    proxy.stall(Direction::ToClient);
+    rig.until("blue", "is silent", silent).await;
+    proxy.flow();
+    rig.until_state("blue", ClusterState::Synced).await;
     rig.stop().await;
 }
 

@@ -80,6 +80,8 @@ async fn r05_a_switch_to_another_replica_is_told_as_its_difference_and_shown() {
             status.state == ClusterState::Synced && (status.etcd_cluster_id == first) == (round % 2 == 1)
         })
         .await;
+        let counted = format!(r#"{{cluster="blue",reason="etcd-cluster-id-changed"}} {}"#, round + 1);
+        assert!(rig.metrics.scrape().contains(&counted), "each switch is counted once");
     }
     let mixed: Vec<_> = versions.seen().into_iter().filter(|seen| *seen != here && *seen != there).collect();
     assert!(mixed.is_empty(), "{mixed:?}");
@@ -108,6 +110,8 @@ async fn r05_a_balancer_that_alternates_never_mixes_them() {
         let position = rig.version(2).unwrap().position().unwrap();
         assert_eq!(status.etcd_cluster_id, position.etcd_cluster_id, "what is shown is of the etcd that is named");
     }
+    let error = rig.status("blue").unwrap().last_error.unwrap();
+    assert!(error.reason == "etcd-cluster-id-changed" && !error.hint.is_empty(), "{error:?}");
     let seen = versions.seen();
     assert!(seen.contains(&here) && seen.contains(&there));
     assert!(seen.iter().all(|seen| *seen == here || *seen == there), "{seen:?}");

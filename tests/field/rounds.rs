@@ -58,13 +58,17 @@ async fn r08_reconnects_leave_nothing_behind() {
     for round in 1..=rounds {
         let session = rig.status("blue").unwrap().session;
         proxy.cut_off();
-        relabel(round).await;
+        let revision = relabel(round).await;
         proxy.restore();
-        let last = format!("k8s:round={round};");
-        let complete = async || rig.shown(2).values().all(|set| set.ends_with(&last));
-        eventually("this round's labels are shown", DEADLINE, complete).await;
+        rig.until("blue", "has caught up", |status| {
+            status.session > session && status.state == ClusterState::Synced && status.revision >= revision
+        })
+        .await;
+        let (shown, last) = (rig.shown(2), format!("k8s:round={round};"));
+        assert!(shown.len() == many as usize && shown.values().all(|set| set.ends_with(&last)), "round {round}");
         oldest.store(round, Ordering::SeqCst);
-        rig.until("blue", "is synced", |status| status.session > session && status.state == ClusterState::Synced).await;
+        // What it was told is remembered until then.
+        rig.subscriber.clear().await;
         if round == rounds.min(10) {
             eventually("one connection is left", DEADLINE, async || proxy.open() == 1).await;
             before = Some(Resources::of(tasks(), proxy.open()));

@@ -16,7 +16,6 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use meshgate::identity::{ClusterId, ClusterName, MaxConnectedClusters};
@@ -68,14 +67,14 @@ pub enum Told {
 pub struct Subscriber {
     pub view: View,
     /// What it was told, and up to which version of the view.
-    told: watch::Receiver<(Vec<Told>, u64)>,
-    forgotten: AtomicUsize,
+    told: watch::Sender<(Vec<Told>, u64)>,
     _task: AbortOnDropHandle<()>,
 }
 
 impl Subscriber {
     pub fn new(view: View) -> Self {
-        let (sender, told) = watch::channel((Vec::new(), 0));
+        let told = watch::Sender::new((Vec::new(), 0));
+        let sender = told.clone();
         let follower = view.clone();
         let task = tokio::spawn(async move {
             let mut changes = follower.changes();
@@ -94,20 +93,20 @@ impl Subscriber {
                 }
             }
         });
-        Self { view, told, forgotten: AtomicUsize::new(0), _task: AbortOnDropHandle::new(task) }
+        Self { view, told, _task: AbortOnDropHandle::new(task) }
     }
 
     /// What it was told since [`Self::clear`], up to what is shown now.
     pub async fn log(&self) -> Vec<Told> {
         let now = self.view.load().version();
-        let mut told = self.told.clone();
+        let mut told = self.told.subscribe();
         let told = told.wait_for(|(_, version)| *version >= now).await.unwrap();
-        told.0[self.forgotten.load(Ordering::Relaxed)..].to_vec()
+        told.0.clone()
     }
 
     pub async fn clear(&self) {
         let told = self.log().await.len();
-        self.forgotten.fetch_add(told, Ordering::Relaxed);
+        self.told.send_modify(|(log, _)| drop(log.drain(..told)));
     }
 }
 

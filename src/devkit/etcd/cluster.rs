@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use etcd_client::{Client, Error};
 use futures_util::future::try_join_all;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::server::{Peers, Ports, free_ports, token};
 use super::{EtcdError, EtcdOptions, EtcdServer};
@@ -16,6 +16,8 @@ const ATTEMPTS: u32 = 5;
 const TIMING: (u32, u32) = (50, 500);
 /// Etcd refuses a change of members until it has been in touch with most of them for five seconds.
 const CHANGE_DEADLINE: Duration = Duration::from_secs(30);
+/// A change that a new leader knows nothing of is never answered.
+const CHANGE_ATTEMPT: Duration = Duration::from_secs(3);
 
 /// A cluster of members, each a process of its own. Dropping it kills all.
 #[derive(Debug)]
@@ -118,9 +120,13 @@ impl EtcdCluster {
         let other = &self.members[(n + 1) % self.members.len()];
         let deadline = Instant::now() + CHANGE_DEADLINE;
         loop {
-            match change(other.client()).await {
+            let answer = match timeout(CHANGE_ATTEMPT, change(other.client())).await {
+                Ok(answer) => answer.map_err(io::Error::other),
+                Err(elapsed) => Err(io::Error::other(elapsed)),
+            };
+            match answer {
                 Ok(()) => return Ok(()),
-                Err(error) if Instant::now() >= deadline => return Err(other.system(io::Error::other(error))),
+                Err(error) if Instant::now() >= deadline => return Err(other.system(error)),
                 Err(_) => sleep(Duration::from_millis(100)).await,
             }
         }

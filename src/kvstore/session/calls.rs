@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use etcd_client::{DeleteOptions, GetOptions, PutOptions, Txn, TxnResponse};
 
-use super::{A_PAGE, A_WATCH, DECODE_LIMIT, Session, gone, within};
+use super::{A_PAGE, A_WATCH, DECODE_LIMIT, Session, gone};
 use crate::kvstore::types::end_of_prefix;
 use crate::kvstore::watch::{self, Watch};
 use crate::kvstore::{KeyValue, RangePage, Reads, SessionError};
@@ -234,7 +234,7 @@ impl Session {
         self.alive()?;
         let client = self.0.client.watch_client().max_decoding_message_size(DECODE_LIMIT);
         let opening = watch::open(client, self.clone(), key, end, start_revision);
-        let opened = within(A_WATCH, self.0.timing.watch_created, opening).await;
+        let opened = self.patiently(A_WATCH, self.0.timing.watch_created, opening).await;
         self.judged(opened)
     }
 }

@@ -24,6 +24,13 @@ const DECODE_LIMIT: usize = 64 << 20;
 pub(in crate::kvstore) const A_PAGE: &str = "a page";
 pub(in crate::kvstore) const A_WATCH: &str = "a watch";
 
+/// Bytes within a deadline that show that something is on its way over a slow link: far more than pings, far less than what
+/// takes that long.
+pub(super) const STILL_COMING: u64 = 64 << 10;
+
+/// Deadlines that a call has while something is coming.
+const PATIENCE: u32 = 4;
+
 /// When and why a session ended. Outlives the session, so that the next connection can be made wiser.
 #[derive(Debug)]
 pub(in crate::kvstore) struct Ending {
@@ -178,6 +185,11 @@ impl Session {
         &self.0.timing
     }
 
+    /// Bytes that came over the connection so far.
+    pub(in crate::kvstore) fn bytes_read(&self) -> u64 {
+        self.0.ending.fate.bytes_read()
+    }
+
     pub(in crate::kvstore) fn ending(&self) -> Arc<Ending> {
         Arc::clone(&self.0.ending)
     }
@@ -247,12 +259,34 @@ impl Session {
         call: impl Future<Output = Result<T, etcd_client::Error>>,
     ) -> Result<(T, i64), SessionError> {
         let known = self.revision();
-        let answer = within(what, deadline, call).await;
+        let answer = self.patiently(what, deadline, call).await;
         // A session that was found wrong meanwhile gives no answers, not even right ones.
         if let Some((error, _)) = self.0.ending.verdict() {
             return Err(error.clone());
         }
         Ok((self.judged(answer)?, known))
+    }
+}
+
+impl Session {
+    /// A call within its deadline, which begins anew, [`PATIENCE`] times, while a lot is coming: over a slow link the answer
+    /// stands in line behind it, and would do so on the next session, too.
+    pub(in crate::kvstore) async fn patiently<T, E: Into<SessionError>>(
+        &self,
+        what: &'static str,
+        limit: Duration,
+        call: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, SessionError> {
+        let mut call = Box::pin(call);
+        for _ in 0..PATIENCE {
+            let read = self.bytes_read();
+            match timeout(limit, &mut call).await {
+                Ok(answer) => return answer.map_err(Into::into),
+                Err(_) if self.bytes_read() - read >= STILL_COMING => {}
+                Err(_) => break,
+            }
+        }
+        Err(SessionError::Deadline(what))
     }
 }
 

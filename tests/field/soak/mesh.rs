@@ -84,8 +84,8 @@ impl Mesh {
         mesh
     }
 
-    /// One fault at one peer, from its beginning to agreement; the time from its end on.
-    pub async fn round(&mut self, fault: Fault, at: usize, hold: Duration, dice: &mut fastrand::Rng) -> Duration {
+    /// Faults at one peer, one after the other, to agreement; the time from the end of the last one on.
+    pub async fn round(&mut self, faults: &[Fault], at: usize, hold: Duration, dice: &mut fastrand::Rng) -> Duration {
         let began = SystemTime::now();
         let peace = self.peace(at);
         self.own_changes.resume(self.own.client());
@@ -95,22 +95,31 @@ impl Mesh {
             let client = peer.client_beside(if n == at { in_use } else { 0 });
             peer.changes.resume(client);
         }
-        let session = self.status(at).session;
-        if fault.is_momentary() {
-            sleep(hold).await;
+        let mut session = None;
+        for fault in faults {
+            session = fault.is_momentary().then(|| self.status(at).session);
+            if fault.is_momentary() {
+                sleep(hold).await;
+            }
+            fault.inject(self, at, hold, dice).await;
         }
-        fault.inject(self, at, hold, dice).await;
         let (ended, lasted) = (Instant::now(), began.elapsed().unwrap());
         self.own_changes.pause().await;
         for peer in &mut self.peers {
             peer.changes.pause().await;
         }
-        let what = format!("after {}", fault.name());
-        if fault.is_momentary() {
+        let names: Vec<_> = faults.iter().map(|fault| fault.name()).collect();
+        let what = format!("after {}", names.join(" + "));
+        if let Some(session) = session {
             eventually(&what, AGREEMENT, async || self.status(at).session > session).await;
         }
         self.agree(&what).await;
         let took = ended.elapsed();
+        if faults.len() > 1 {
+            // Which of them a new session was due to is not known; all of them are to be over before the next round.
+            sleep(Duration::from_secs(1)).await;
+            self.agree(&what).await;
+        }
         assert_eq!(peace, self.peace(at), "{what}: another peer noticed");
         if lasted > Duration::from_secs(1) {
             for (name, status) in self.gateway.running().status.snapshot() {
@@ -118,7 +127,7 @@ impl Mesh {
                 assert!(heard, "{what}: nothing was heard of {name}");
             }
         }
-        self.assert_nothing_was_lost(&what, fault.drains().then_some(at)).await;
+        self.assert_nothing_was_lost(&what, faults.iter().any(|fault| fault.drains()).then_some(at)).await;
         self.forget().await;
         took
     }

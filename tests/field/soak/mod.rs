@@ -74,15 +74,21 @@ async fn every_subscriber_agrees_after_every_fault() {
         let suitable: Vec<usize> = (0..mesh.peers.len()).filter(|at| fault.suits(&mesh.peers[*at])).collect();
         let at = dice.choice(suitable).expect("each fault suits a peer");
         let hold = Duration::from_millis(dice.u64(200..u64::try_from(longest.as_millis()).unwrap()));
+        let mut faults = vec![fault];
+        // One in four comes with others, at the same peer and without a pause to get over it.
+        if dice.u8(..4) == 0 {
+            faults.extend(
+                dice.choose_multiple(Fault::ALL, 2)
+                    .into_iter()
+                    .filter(|next| next.suits(&mesh.peers[at]) && *next != Fault::FileRewritten),
+            );
+        }
         count += 1;
-        eprintln!(
-            "{:>7.1} s  {count:>4}  {} at {}, {hold:?}",
-            began.elapsed().as_secs_f64(),
-            fault.name(),
-            mesh.peers[at].name()
-        );
-        let took = mesh.round(fault, at, hold, &mut dice).await;
-        tally.add(fault.name(), took);
+        let names: Vec<_> = faults.iter().map(|fault| fault.name()).collect();
+        let (name, seconds) = (mesh.peers[at].name(), began.elapsed().as_secs_f64());
+        eprintln!("{seconds:>7.1} s  {count:>4}  {} at {name}, {hold:?}", names.join(" + "));
+        let took = mesh.round(&faults, at, hold, &mut dice).await;
+        tally.add(if faults.len() == 1 { fault.name() } else { "several in a row" }, took);
         if count.is_multiple_of(50) {
             eprintln!("{}", mesh.resources().await);
         }
