@@ -21,6 +21,7 @@ soak: setup ## random faults at five peers, for half an hour or MESHGATE_SOAK
 check: ## everything that CI does: format, lints, docs, dependencies, tests
 	cargo fmt --all --check
 	cargo clippy --locked --all-targets -- -D warnings
+	cargo check --locked --lib --no-default-features --features client
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --document-private-items
 	scripts/deny
 	scripts/test

@@ -9,6 +9,7 @@ mod devkit;
 mod field;
 mod gateway;
 mod identity;
+mod interop;
 mod kvstore;
 mod peer;
 mod support;

@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for a terminal")]
 
 mod alloc;
+mod fanout;
 mod faults;
 mod latency;
 mod picture;
@@ -13,6 +14,7 @@ mod picture;
 #[path = "../../tests/support/proxy.rs"]
 mod proxy;
 mod report;
+mod spread;
 mod sync;
 mod view;
 
@@ -39,6 +41,9 @@ async fn run() -> Result<(), Box<dyn Error>> {
     {
         return sync::child(config.into(), prefix.clone()).await;
     }
+    if arguments.first().is_some_and(|first| first == fanout::CHILD) {
+        return fanout::child().await;
+    }
     // `cargo bench` passes `--bench`; everything else names groups.
     let wanted: Vec<&str> = arguments.iter().map(String::as_str).filter(|name| !name.starts_with('-')).collect();
     let runs = |group| wanted.is_empty() || wanted.contains(&group);
@@ -57,6 +62,10 @@ async fn run() -> Result<(), Box<dyn Error>> {
     }
     if runs("alloc") {
         alloc::run(&mut report).await?;
+    }
+    if runs("fanout") {
+        fanout::run(&mut report).await?;
+        spread::run(&mut report).await?;
     }
     if runs("faults") {
         faults::run(&mut report).await?;

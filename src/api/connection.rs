@@ -88,12 +88,24 @@ pub(super) struct Requests {
     pub(super) cut: CancellationToken,
 }
 
+tokio::task_local! {
+    /// Cuts the request whose task this is.
+    static CUT: CancellationToken;
+}
+
+impl Requests {
+    /// What cuts the request in whose task this is called, and no other; outside of one, nothing.
+    pub(super) fn cut_of_this_one() -> CancellationToken {
+        CUT.try_with(CancellationToken::clone).unwrap_or_default()
+    }
+}
+
 impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Requests {
     fn execute(&self, request: F) {
-        let cut = self.cut.clone();
-        self.tasks.spawn(async move {
+        let cut = self.cut.child_token();
+        self.tasks.spawn(CUT.scope(cut.clone(), async move {
             cut.run_until_cancelled(request).await;
-        });
+        }));
     }
 }
 

@@ -85,7 +85,7 @@ pub(super) fn cluster_info(name: String, status: ClusterStatus) -> pb::ClusterIn
     }
 }
 
-const fn state(state: ClusterState) -> pb::ClusterState {
+pub(super) const fn state(state: ClusterState) -> pb::ClusterState {
     match state {
         ClusterState::Configured => pb::ClusterState::Configured,
         ClusterState::Connecting => pb::ClusterState::Connecting,

@@ -1,11 +1,12 @@
 //! `meshgate.v1.MeshService`: the unary calls, answered from the current view and the status board.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 
-use super::pb::mesh_service_server::MeshService;
-use super::subscribe::{FrameStream, Subscriptions};
+use super::acknowledged::Acknowledged;
+use super::unary::mesh_service_server::MeshService;
 use super::{PeerInfo, convert, pb};
 use crate::identity::{LabelRef, NumericIdentity, ReservedIdentities, sorted_key_string};
 use crate::telemetry::StatusBoard;
@@ -19,17 +20,26 @@ const MAX_LABELS: usize = 1_024;
 pub(super) struct Mesh {
     pub(super) view: View,
     pub(super) status: StatusBoard,
-    pub(super) reserved: ReservedIdentities,
-    pub(super) subscriptions: Subscriptions,
+    pub(super) reserved: Arc<ReservedIdentities>,
+    pub(super) acknowledged: Acknowledged,
 }
 
 #[tonic::async_trait]
 impl MeshService for Mesh {
-    type SubscribeStream = FrameStream;
+    async fn acknowledge(
+        &self,
+        request: Request<pb::AcknowledgeRequest>,
+    ) -> Result<Response<pb::AcknowledgeResponse>, Status> {
+        let peer = request.extensions().get::<PeerInfo>().map(ToString::to_string).unwrap_or_default();
+        self.acknowledged.note(request.into_inner(), &peer)?;
+        Ok(Response::new(pb::AcknowledgeResponse {}))
+    }
 
-    async fn subscribe(&self, request: Request<pb::SubscribeRequest>) -> Result<Response<FrameStream>, Status> {
-        let peer = request.extensions().get::<PeerInfo>().cloned();
-        self.subscriptions.open(request.into_inner(), peer).map(Response::new)
+    async fn list_subscribers(
+        &self,
+        _request: Request<pb::ListSubscribersRequest>,
+    ) -> Result<Response<pb::ListSubscribersResponse>, Status> {
+        Ok(Response::new(pb::ListSubscribersResponse { subscribers: self.acknowledged.list() }))
     }
 
     async fn get_identity(

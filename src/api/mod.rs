@@ -3,6 +3,7 @@
 //! [`serve`] accepts connections (`server`, `connection`), runs the services on them (`mesh`, `subscribe`, health,
 //! reflection) and ends within its deadline when told to stop.
 
+mod acknowledged;
 mod connection;
 mod convert;
 mod health;
@@ -10,6 +11,7 @@ mod mesh;
 mod peer_info;
 mod server;
 mod subscribe;
+mod unary;
 
 use tokio::sync::watch;
 
@@ -17,23 +19,11 @@ pub use peer_info::PeerInfo;
 pub use server::{Security, ServeError, ServerOptions, TlsSource, serve};
 pub use subscribe::{FrameLimits, SubscribeOptions};
 
+pub use crate::pb;
+
 use crate::identity::ClusterName;
 use crate::telemetry::{Metrics, StatusBoard};
 use crate::view::View;
-
-/// Types and services generated from `proto/meshgate/v1`.
-#[allow(
-    missing_docs,
-    clippy::all,
-    clippy::pedantic,
-    clippy::allow_attributes_without_reason,
-    reason = "generated; its documentation is the proto's"
-)]
-pub mod pb {
-    tonic::include_proto!("meshgate.v1");
-    /// The descriptors of this package, for reflection.
-    pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/meshgate_descriptor.bin"));
-}
 
 /// What the services read.
 #[derive(Clone, Debug)]

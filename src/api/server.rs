@@ -12,10 +12,11 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
+use super::acknowledged::Acknowledged;
 use super::connection::{self, HandshakeError, Requests, Shared};
 use super::mesh::Mesh;
-use super::pb::mesh_service_server::MeshServiceServer;
-use super::subscribe::{SubscribeOptions, Subscriptions};
+use super::subscribe::{SubscribeOptions, Subscriptions, WithSubscribe};
+use super::unary::mesh_service_server::MeshServiceServer;
 use super::{Parts, health, pb};
 use crate::identity::ReservedIdentities;
 use crate::telemetry::LogLimiter;
@@ -123,19 +124,27 @@ pub async fn serve(
     health::not_yet(&reporter).await;
     tasks.spawn(health::follow(reporter, parts.ready.clone(), stop.clone()));
 
+    let reserved = Arc::new(ReservedIdentities::default());
     let mesh = MeshServiceServer::new(Mesh {
         view: parts.view.clone(),
         status: parts.status.clone(),
-        reserved: ReservedIdentities::default(),
-        subscriptions: Subscriptions::new(parts, options.subscribe, stop.clone()),
+        reserved: Arc::clone(&reserved),
+        acknowledged: Acknowledged::new(parts.view.clone(), parts.metrics.clone(), options.subscribe.max_subscribers),
     });
+    let subscriptions = Arc::new(Subscriptions::new(parts, reserved, options.subscribe, stop.clone()));
+    let looked_after = Arc::clone(&subscriptions);
+    let until = stop.clone();
+    tasks.spawn(async move {
+        until.run_until_cancelled(looked_after.look_after()).await;
+    });
+    let mesh = WithSubscribe::new(mesh.max_decoding_message_size(MAX_REQUEST), subscriptions, MAX_REQUEST);
     let reflection = || {
         let descriptors = [pb::DESCRIPTORS, tonic_health::pb::FILE_DESCRIPTOR_SET];
         descriptors.into_iter().fold(tonic_reflection::server::Builder::configure(), |builder, set| {
             builder.register_encoded_file_descriptor_set(set)
         })
     };
-    let routes = Routes::new(mesh.max_decoding_message_size(MAX_REQUEST))
+    let routes = Routes::new(mesh)
         .add_service(health)
         .add_service(reflection().build_v1()?)
         // What grpcurl asked before 1.8.8.

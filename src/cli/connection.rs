@@ -11,9 +11,15 @@ use crate::client::{ClientOptions, ClientSecurity};
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Gateway")]
 pub(super) struct Connection {
-    /// Address of the gateway's gRPC API
-    #[arg(long, env = "MESHGATE_ADDRESS", value_name = "HOST:PORT", default_value = "127.0.0.1:4280")]
-    address: String,
+    /// Address of the gateway's gRPC API; several, with commas, where replicas serve the same mesh
+    #[arg(
+        long,
+        env = "MESHGATE_ADDRESS",
+        value_name = "HOST:PORT",
+        value_delimiter = ',',
+        default_value = "127.0.0.1:4280"
+    )]
+    address: Vec<String>,
     /// CAs of the gateway's certificate, PEM
     #[arg(long, env = "MESHGATE_CA", value_name = "FILE")]
     ca: Option<PathBuf>,
@@ -32,8 +38,14 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    /// The gateway that is asked one thing: the first one.
     pub(super) fn options(&self) -> Result<ClientOptions, Trouble> {
-        let address = self.address.clone();
+        let gateways = self.gateways()?;
+        gateways.into_iter().next().ok_or_else(|| Trouble::Usage("--address: give at least one".to_owned()))
+    }
+
+    /// All gateways, for what goes on when one of them fails.
+    pub(super) fn gateways(&self) -> Result<Vec<ClientOptions>, Trouble> {
         let files = [("--ca", &self.ca), ("--cert", &self.cert), ("--key", &self.key)];
         let names = |given: bool| {
             let names = files.iter().filter(|(_, file)| file.is_some() == given).map(|(name, _)| *name);
@@ -57,6 +69,7 @@ impl Connection {
                 )));
             }
         };
-        Ok(ClientOptions { address, security })
+        let of = |address: &String| ClientOptions { address: address.clone(), security: security.clone() };
+        Ok(self.address.iter().map(of).collect())
     }
 }

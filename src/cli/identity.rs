@@ -8,8 +8,9 @@ use tonic::Code;
 use super::block_on;
 use super::connection::Connection;
 use super::output::{BOLD, DIMMED, Format, IdentityOut, Out, Trouble};
+use super::watch;
 use crate::api::pb;
-use crate::client::{ClientError, Event, Subscription, Update, connect};
+use crate::client::{ClientError, Event, Subscription, SubscriptionOptions, Update, connect};
 use crate::identity::NumericIdentity;
 
 /// Shows identities of the mesh.
@@ -32,6 +33,12 @@ struct ListArgs {
     /// Only this cluster's; may be repeated
     #[arg(long, value_name = "NAME")]
     cluster: Vec<String>,
+    /// Only those with these labels, in Kubernetes' syntax: `app=web,tier in (a,b),!k8s:legacy`
+    #[arg(short = 'l', long, value_name = "SELECTOR", default_value = "", hide_default_value = true)]
+    selector: String,
+    /// Go on with every change as it comes, as `meshgate watch` does
+    #[arg(short, long, conflicts_with = "output")]
+    watch: bool,
     /// How it is printed
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
@@ -63,8 +70,13 @@ pub(super) fn run(args: &Args) -> ExitCode {
 }
 
 async fn list(args: &ListArgs) -> Result<(), Trouble> {
-    let request = pb::SubscribeRequest { clusters: args.cluster.clone(), ..Default::default() };
-    let mut subscription = Subscription::open(args.connection.options()?, request).await?;
+    let request = pb::SubscribeRequest {
+        clusters: args.cluster.clone(),
+        label_selector: args.selector.clone(),
+        ..Default::default()
+    };
+    let options = SubscriptionOptions { gateways: args.connection.gateways()?, request, state: None };
+    let mut subscription = Subscription::open_with(options).await?;
     let incomplete = complete(&mut subscription, &args.cluster).await?;
 
     let mesh = subscription.mesh();
@@ -98,7 +110,7 @@ async fn list(args: &ListArgs) -> Result<(), Trouble> {
     for mode in incomplete {
         anstream::eprintln!("{DIMMED}left out: {} ({}){DIMMED:#}", mode.cluster, mode.why);
     }
-    Ok(())
+    if args.watch { watch::follow_as_text(&mut subscription).await } else { Ok(()) }
 }
 
 /// Waits until every cluster that the gateway itself has is here; returns those that it has not.

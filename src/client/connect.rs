@@ -16,7 +16,7 @@ use tokio_rustls::client::TlsStream;
 use tonic::transport::{Channel, Endpoint};
 
 use super::ClientError;
-use crate::api::pb::mesh_service_client::MeshServiceClient;
+use crate::pb::mesh_service_client::MeshServiceClient;
 use crate::tls::{ClientTls, ClientTlsFiles};
 
 /// The generated client on our channel.

@@ -3,13 +3,12 @@
 //! A snapshot is staged and swapped at its Synced; the parts of a batch take effect together. Where the gateway tells count
 //! and checksum, they are compared with what is held, so a fault on either side shows at once instead of in a policy.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::api::pb;
-use crate::api::pb::subscribe_response::Frame;
-use crate::identity::NumericIdentity;
-use crate::view::contribution;
+use crate::identity::{NumericIdentity, contribution};
+use crate::pb;
+use crate::pb::subscribe_response::Frame;
 
 /// One identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +58,7 @@ pub struct Cluster {
     /// As the gateway last knew it before its own start: the store was not reached since.
     pub stale: bool,
     checksum: u64,
+    token: Vec<u8>,
 }
 
 impl Cluster {
@@ -66,6 +66,12 @@ impl Cluster {
     #[must_use]
     pub fn checksum(&self) -> u64 {
         self.checksum
+    }
+
+    /// What stands for this state in a request that resumes; empty where the gateway gave none.
+    #[must_use]
+    pub fn token(&self) -> &[u8] {
+        &self.token
     }
 
     fn put(&mut self, entry: Arc<Entry>) -> Option<Arc<Entry>> {
@@ -125,6 +131,8 @@ pub enum Update {
         cluster: String,
         /// Nothing was known of it before.
         first: bool,
+        /// What was known of it before was confirmed; what changed since follows.
+        resumed: bool,
         /// It is as the gateway last knew it before its own start.
         stale: bool,
         /// Against what was known of it before.
@@ -142,6 +150,8 @@ pub enum Update {
         /// These are stale.
         stale: Vec<String>,
     },
+    /// A cluster's state changed: whether it is kept in step.
+    Status(pb::ClusterStatus),
     /// Something changed in a complete cluster.
     Changed {
         /// In which.
@@ -157,7 +167,7 @@ pub enum Update {
         identities: Vec<Arc<Entry>>,
     },
     /// Nothing happened.
-    Heartbeat,
+    Heartbeat(pb::Heartbeat),
     /// The stream ends.
     GoAway(pb::GoAway),
 }
@@ -205,6 +215,7 @@ pub struct Fold {
     /// Synced in this stream.
     confirmed: BTreeSet<String>,
     numbers_only: bool,
+    live_only: bool,
 }
 
 impl Fold {
@@ -212,6 +223,25 @@ impl Fold {
     #[must_use]
     pub fn new(numbers_only: bool) -> Self {
         Self { numbers_only, ..Self::default() }
+    }
+
+    /// Folds what that request asks for.
+    #[must_use]
+    pub fn of(request: &pb::SubscribeRequest) -> Self {
+        let live_only = request.start() == pb::StartMode::LiveOnly;
+        Self { numbers_only: request.numbers_only, live_only, ..Self::default() }
+    }
+
+    /// What a request has to bring along to resume from here.
+    #[must_use]
+    pub fn tokens(&self) -> HashMap<String, Vec<u8>> {
+        let held = self.mesh.iter().filter(|(_, cluster)| !cluster.token.is_empty());
+        held.map(|(name, cluster)| (name.clone(), cluster.token.clone())).collect()
+    }
+
+    /// What was held is in doubt: the next stream begins with snapshots. It stays until those are complete.
+    pub fn forget_tokens(&mut self) {
+        self.mesh.values_mut().for_each(|cluster| cluster.token.clear());
     }
 
     /// What is known: complete clusters only.
@@ -242,8 +272,9 @@ impl Fold {
             }
             Frame::SnapshotChunk(chunk) => self.chunk(chunk),
             Frame::Synced(synced) => self.synced(synced),
-            Frame::AllSynced(pb::AllSynced { left_out, stale }) => {
-                let unconfirmed = |name: &&String| !self.confirmed.contains(*name) && !left_out.contains(name);
+            Frame::AllSynced(pb::AllSynced { left_out, stale, unsettled, .. }) => {
+                let unconfirmed =
+                    |name: &&String| !unsettled && !self.confirmed.contains(*name) && !left_out.contains(name);
                 let gone: Vec<_> = self.mesh.keys().filter(unconfirmed).cloned().collect();
                 let mut updates: Vec<_> = gone.into_iter().filter_map(|cluster| self.removed(cluster)).collect();
                 updates.push(Update::AllSynced { left_out, stale });
@@ -254,8 +285,18 @@ impl Fold {
                 Ok(self.removed(cluster).into_iter().collect())
             }
             Frame::Confirmed(confirmed) => self.confirmed(confirmed).map(|update| vec![update]),
-            Frame::Heartbeat(_) => one(Update::Heartbeat),
-            Frame::GoAway(go_away) => one(Update::GoAway(go_away)),
+            Frame::ClusterStatus(status) => one(Update::Status(status)),
+            Frame::Heartbeat(heartbeat) => {
+                // A filter may have hidden what led to a newer token.
+                for progress in &heartbeat.clusters {
+                    self.newer_token(&progress.cluster, &progress.token);
+                }
+                one(Update::Heartbeat(heartbeat))
+            }
+            Frame::GoAway(go_away) => {
+                go_away.resume_tokens.iter().for_each(|(cluster, token)| self.newer_token(cluster, token));
+                one(Update::GoAway(go_away))
+            }
         }
     }
 
@@ -271,23 +312,56 @@ impl Fold {
     }
 
     fn synced(&mut self, synced: pb::Synced) -> Result<Vec<Update>, FoldError> {
-        let pb::Synced { cluster, cluster_id, count, checksum, position, stale } = synced;
+        let pb::Synced { cluster, cluster_id, count, checksum, position, resumed, token, stale } = synced;
+        if resumed {
+            return self.resumed(cluster, count, checksum, position, token, stale);
+        }
         let Some(mut now) = self.staged.remove(&cluster) else {
             return Err(FoldError::OutOfTurn { cluster, frame: "a Synced", when: "without a SnapshotBegin" });
         };
-        now.position = position;
-        now.stale = stale;
+        (now.position, now.token, now.stale) = (position, token, stale);
         self.verify(&cluster, &now, count, checksum)?;
         // An ID belongs to one cluster. One that had it in an earlier stream has lost it since.
-        let usurped = self.mesh.iter().find(|(name, held)| **name != cluster && held.id == cluster_id);
+        // The reserved identities' has no name, and its 0 is nobody's.
+        let usurps =
+            |name: &str, held: &Cluster| ![name, &cluster].contains(&"") && name != cluster && held.id == cluster_id;
+        let usurped = self.mesh.iter().find(|(name, held)| usurps(name, held));
         let usurped = usurped.map(|(name, _)| name.clone());
         let mut updates: Vec<_> = usurped.and_then(|usurped| self.removed(usurped)).into_iter().collect();
         let before = self.mesh.remove(&cluster);
         let changes = now.changes_since(before.as_ref().unwrap_or(&Cluster::default()));
         self.mesh.insert(cluster.clone(), now);
         self.confirmed.insert(cluster.clone());
-        updates.push(Update::Synced { cluster, first: before.is_none(), stale, changes });
+        updates.push(Update::Synced { cluster, first: before.is_none(), resumed: false, stale, changes });
         Ok(updates)
+    }
+
+    /// The gateway says what it took our token for; that has to be what we hold.
+    fn resumed(
+        &mut self,
+        cluster: String,
+        count: u64,
+        checksum: u64,
+        position: Option<pb::SourcePosition>,
+        token: Vec<u8>,
+        stale: bool,
+    ) -> Result<Vec<Update>, FoldError> {
+        let Some(held) = self.mesh.get(&cluster) else {
+            return Err(FoldError::OutOfTurn { cluster, frame: "a Synced that resumes", when: "of what is not held" });
+        };
+        self.verify(&cluster, held, count, checksum)?;
+        if let Some(held) = self.mesh.get_mut(&cluster) {
+            (held.position, held.token, held.stale) = (position, token, stale);
+        }
+        self.staged.remove(&cluster);
+        self.confirmed.insert(cluster.clone());
+        Ok(vec![Update::Synced { cluster, first: false, resumed: true, stale, changes: Vec::new() }])
+    }
+
+    fn newer_token(&mut self, cluster: &str, token: &[u8]) {
+        if let Some(held) = self.mesh.get_mut(cluster).filter(|_| self.confirmed.contains(cluster)) {
+            token.clone_into(&mut held.token);
+        }
     }
 
     fn confirmed(&mut self, confirmed: pb::Confirmed) -> Result<Update, FoldError> {
@@ -303,10 +377,11 @@ impl Fold {
 
     fn batch(&mut self, batch: pb::Batch) -> Result<Option<Update>, FoldError> {
         let cluster = batch.cluster.clone();
-        if !self.confirmed.contains(&cluster) {
+        if !self.live_only && !self.confirmed.contains(&cluster) {
             return Err(FoldError::OutOfTurn { cluster, frame: "a Batch", when: "before its Synced" });
         }
         let pb::Batch { more, count, checksum, position, .. } = batch;
+        let token = batch.token.clone();
         let parts = self.parts.entry(cluster.clone()).or_default();
         parts.push(batch);
         if more {
@@ -324,9 +399,11 @@ impl Fold {
                 changes.extend(held.take(number).map(|before| Change { before: Some(before), after: None }));
             }
         }
-        held.position = position;
-        let held = &self.mesh[&cluster];
-        self.verify(&cluster, held, count, checksum)?;
+        (held.position, held.token) = (position, token);
+        if !self.live_only {
+            let held = &self.mesh[&cluster];
+            self.verify(&cluster, held, count, checksum)?;
+        }
         Ok(Some(Update::Changed { cluster, changes }))
     }
 

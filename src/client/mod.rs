@@ -3,10 +3,12 @@
 
 mod connect;
 mod fold;
+mod state;
 mod subscription;
 mod trouble;
 
 pub use connect::{ClientOptions, ClientSecurity, MeshClient, connect};
 pub use fold::{Change, Cluster, Entry, Fold, FoldError, Mesh, Update};
-pub use subscription::{Event, Subscription};
+pub use state::StateError;
+pub use subscription::{Event, Subscription, SubscriptionOptions};
 pub use trouble::ClientError;

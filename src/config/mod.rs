@@ -24,6 +24,7 @@ use crate::identity::{ClusterId, ClusterName, MaxConnectedClusters};
 use crate::kvstore::{ListWatchOptions, Reads, Timing};
 use crate::peer::HeartbeatPolicy;
 use crate::telemetry::logging::{LogFilter, LogFormat};
+use crate::view::HistoryLimits;
 use error::did_you_mean;
 use resolve::{Resolver, Wrong};
 use settings as s;
@@ -107,6 +108,12 @@ pub struct ApiConfig {
     pub security: Security,
     /// Subscription streams at a time.
     pub max_subscribers: usize,
+    /// What is kept for subscribers that come back.
+    pub history: HistoryLimits,
+    /// How long an old version is held for a subscriber that does not read.
+    pub hold: Duration,
+    /// How old a stream may grow.
+    pub max_age: Option<Duration>,
 }
 
 /// How the gRPC API is guarded.
@@ -363,9 +370,21 @@ fn timing(r: &mut Resolver) -> Option<Timing> {
 fn api(r: &mut Resolver) -> Option<ApiConfig> {
     let listen = r.address(&s::LISTEN);
     let max_subscribers = r.number(&s::MAX_SUBSCRIBERS, 1..=1_000_000);
+    let memory = r.number(&s::RESUME_HISTORY_MEMORY, 0..=65_536_usize);
+    let age = r.time(&s::RESUME_HISTORY_AGE, times(0, 86_400_000));
+    let hold = r.time(&s::SUBSCRIBER_HOLD_LIMIT, times(1_000, 86_400_000));
+    let max_age = r.time_or_never(&s::SUBSCRIBER_MAX_AGE, times(1_000, 31 * 86_400_000));
     let plaintext = r.switch(&s::PLAINTEXT);
     let security = security(r, listen, plaintext?);
-    Some(ApiConfig { listen: listen?, security: security?, max_subscribers: max_subscribers? })
+    let history = HistoryLimits { memory: memory? << 20, age: age? };
+    Some(ApiConfig {
+        listen: listen?,
+        security: security?,
+        max_subscribers: max_subscribers?,
+        history,
+        hold: hold?,
+        max_age: Some(max_age?).filter(|age| *age != Duration::MAX),
+    })
 }
 
 fn security(r: &mut Resolver, listen: Option<SocketAddr>, plaintext: bool) -> Option<Security> {

@@ -391,6 +391,38 @@ pub(super) static MAX_SUBSCRIBERS: Setting = text(
     "Subscription streams at a time; further ones are refused",
     "an agent on each of 1,000 nodes; each may hold about 1 MiB of encoded frames while it does not read",
 );
+pub(super) static RESUME_HISTORY_MEMORY: Setting = text(
+    SERVE,
+    "resume-history-memory",
+    "MIB",
+    Some("64"),
+    "MiB of replaced versions that are kept for subscribers that come back with a token; 0 keeps none",
+    "twenty thousand changes, estimated at 3 KiB each; with less, more of those that come back get everything anew",
+);
+pub(super) static RESUME_HISTORY_AGE: Setting = text(
+    SERVE,
+    "resume-history-age",
+    "TIME",
+    Some("10m"),
+    "How long after it was replaced a version is kept at most",
+    "longer than the restart of a node takes",
+);
+pub(super) static SUBSCRIBER_HOLD_LIMIT: Setting = text(
+    SERVE,
+    "subscriber-hold-limit",
+    "TIME",
+    Some("5m"),
+    "How long an old version is held for a subscriber that does not read; then it is sent away, with tokens to come back with",
+    "longer than any pause of a live client; half of resume-history-age, so that it can resume",
+);
+pub(super) static SUBSCRIBER_MAX_AGE: Setting = text(
+    SERVE,
+    "subscriber-max-age",
+    "TIME|never",
+    Some("never"),
+    "How old a stream may grow, give or take a fifth; then its client is told to come back, and resumes",
+    "streams stay where they are; give an hour where a load balancer should spread them anew",
+);
 pub(super) static HTTP_LISTEN: Setting = text(
     SERVE,
     "http-listen",
@@ -420,7 +452,7 @@ pub(super) static LOG_LEVEL: Setting = text(
 );
 
 /// All settings, in the order of `--help`.
-pub(super) static ALL: [&Setting; 47] = [
+pub(super) static ALL: [&Setting; 51] = [
     &CLUSTER_NAME,
     &CLUSTER_ID,
     &MAX_CONNECTED_CLUSTERS,
@@ -464,6 +496,10 @@ pub(super) static ALL: [&Setting; 47] = [
     &TLS_CLIENT_CA,
     &PLAINTEXT,
     &MAX_SUBSCRIBERS,
+    &RESUME_HISTORY_MEMORY,
+    &RESUME_HISTORY_AGE,
+    &SUBSCRIBER_HOLD_LIMIT,
+    &SUBSCRIBER_MAX_AGE,
     &HTTP_LISTEN,
     &SHUTDOWN_GRACE,
     &LOG_FORMAT,

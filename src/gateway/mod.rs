@@ -107,7 +107,7 @@ impl Gateway {
         let status = StatusBoard::default();
         let metrics = Metrics::new(status.clone());
         let readiness = Readiness::default();
-        let view = View::new(config.cluster.width, config.cluster.id);
+        let view = View::with_history(config.cluster.width, config.cluster.id, config.api.history);
         let stop = CancellationToken::new();
         let parts = Parts {
             config,
@@ -234,6 +234,8 @@ impl Parts {
             subscribe: api::SubscribeOptions {
                 max_subscribers: config.api.max_subscribers,
                 all_synced_wait: config.stores.peer_readiness_wait,
+                hold: config.api.hold,
+                max_age: config.api.max_age,
                 ..api::SubscribeOptions::default()
             },
             ..api::ServerOptions::default()

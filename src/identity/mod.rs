@@ -3,6 +3,7 @@
 //! Knows no other room. The rules come from the etcd layout that Cilium writes; `tests/golden/` holds what a real one
 //! wrote, and every row of it that concerns this room is a test.
 
+mod checksum;
 mod cluster;
 mod cluster_label;
 mod key_string;
@@ -12,6 +13,7 @@ mod range;
 mod reserved;
 mod scope;
 
+pub use checksum::{contribution, contribution_of_hash, key_hash};
 pub use cluster::{
     ClusterError, ClusterId, ClusterIdError, ClusterName, ClusterNameError, MaxConnectedClusters, validate_cluster,
 };

@@ -9,7 +9,6 @@
 //! - [`KeyWatch`]: one key, and its changes.
 //! - [`ListWatch`]: the state machine that keeps a prefix in step, over any number of sessions.
 
-mod backoff;
 mod config;
 mod connect;
 mod dial;
@@ -29,7 +28,7 @@ mod types;
 mod watch;
 mod wire;
 
-pub use backoff::{Backoff, jittered};
+pub use crate::backoff::{Backoff, jittered};
 pub use config::{Credentials, EtcdConfig, EtcdConfigError, Plaintext, Timing};
 pub use connect::{Connector, Report};
 pub use error::SessionError;

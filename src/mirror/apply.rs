@@ -316,6 +316,6 @@ impl Mirror {
     }
 }
 
-const fn source_position(position: Position) -> SourcePosition {
+pub(super) const fn source_position(position: Position) -> SourcePosition {
     SourcePosition { etcd_cluster_id: position.etcd_cluster_id, revision: position.revision }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::apply::{Mirror, Outcome, Publication};
+use super::apply::{Mirror, Outcome, Publication, source_position};
 use super::auditor::{Audited, Auditor, DEFAULT_AUDIT_INTERVAL};
 use super::outlet::Outlet;
 use super::report::Reporter;
@@ -161,22 +161,22 @@ impl Follower {
         }
         let again = self.mirror.is_complete();
         let applied = match &step {
-            Step::Listed(position) | Step::Resumed(position) | Step::Progress(position) => {
-                Some((position.revision, false))
+            Step::Listed(position) | Step::Resumed(position) | Step::Progress(position) | Step::Events(_, position) => {
+                Some(source_position(*position))
             }
-            Step::Events(_, position) => Some((position.revision, true)),
             Step::ListStarted(_) | Step::Page(_) | Step::Restarting(..) => None,
         };
+        let event = matches!(step, Step::Events(..));
         let complete = matches!(step, Step::Listed(_) | Step::Resumed(_)) && self.catch_up.is_none();
         let outcome = self.mirror.apply(step);
         reporter.outcome(&outcome);
         let Outcome { publication, .. } = outcome;
         self.publish(publication, reporter);
-        if let Some((revision, event)) = applied {
-            reporter.revision(revision, event);
+        if let Some(position) = applied {
+            reporter.revision(position.revision, event);
         }
         self.report_applied(reporter);
-        if self.catch_up.is_some_and(|catch_up| applied.is_some_and(|(revision, _)| revision >= catch_up.reach)) {
+        if self.catch_up.is_some_and(|catch_up| applied.is_some_and(|position| position.revision >= catch_up.reach)) {
             self.caught_up(reporter);
         }
         if complete {
@@ -209,7 +209,9 @@ impl Follower {
         if self.mirror.is_published()
             && let Some(Position { etcd_cluster_id, revision }) = self.list_watch.applied()
         {
-            reporter.applied(SourcePosition { etcd_cluster_id, revision }, self.mirror.prefix());
+            let position = SourcePosition { etcd_cluster_id, revision };
+            self.outlet.applied(self.mirror.current().id(), position);
+            reporter.applied(position, self.mirror.prefix());
         }
     }
 

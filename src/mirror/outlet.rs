@@ -6,7 +6,7 @@ use super::own::OwnRecords;
 use super::report::Reporter;
 use crate::allocator::RecordListener;
 use crate::identity::ClusterId;
-use crate::view::{ClusterView, View};
+use crate::view::{ClusterView, SourcePosition, View};
 
 /// Takes the versions that a mirror publishes.
 #[derive(Debug)]
@@ -37,6 +37,14 @@ impl Outlet {
                 reporter.shown(Some(&version));
             }
             Kind::Own(records, allocator) => records.told(version, &**allocator),
+        }
+    }
+
+    /// Everything up to there is published.
+    pub(super) fn applied(&self, id: ClusterId, position: SourcePosition) {
+        match &self.0 {
+            Kind::View(view) => view.apply(id, position),
+            Kind::Own(records, _) => records.applied(position),
         }
     }
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::allocator::{Inserted, Key, Masters, RecordListener, Vanished};
 use crate::identity::{ClusterId, ClusterName, IdentityRange, MaxConnectedClusters, NumericIdentity};
 use crate::telemetry::StatusBoard;
-use crate::view::{Change, ClusterBuilder, ClusterView, Identity, Interner, View, diff};
+use crate::view::{Change, ClusterBuilder, ClusterView, Identity, Interner, SourcePosition, View, diff};
 
 /// The allocator's picture of our own cluster's records, and what the view shows of them; cheap to clone.
 #[derive(Clone, Debug)]
@@ -83,6 +83,11 @@ impl OwnRecords {
         state.let_go(&before, &version, allocator);
         let shown = state.joined(version);
         self.show(shown);
+    }
+
+    /// Everything up to there is shown.
+    pub(super) fn applied(&self, position: SourcePosition) {
+        self.0.view.apply(self.0.id, position);
     }
 
     /// A first list broke off.

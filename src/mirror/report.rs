@@ -259,7 +259,7 @@ impl Reporter {
 
     /// An audit came to its end.
     pub(super) fn audited(&self, audited: &Audited) {
-        let Audited { extent, findings } = audited;
+        let Audited { extent, findings, .. } = audited;
         let clean = !findings.is_divergence();
         self.metrics.audit(clean);
         self.board.update(&self.cluster, |status| {

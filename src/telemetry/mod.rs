@@ -8,5 +8,8 @@ mod status;
 
 pub use health::{Guard, GuardReport, Readiness, Report};
 pub use logging::LogLimiter;
-pub use metrics::{AllocatorSeries, ClusterMetrics, FrameKind, Metrics, SubscriptionEnd, SubscriptionGuard};
+pub use metrics::{
+    AcknowledgedGauges, AllocatorSeries, ClusterMetrics, FrameKind, HistoryGauges, Metrics, SubscriptionEnd,
+    SubscriptionGuard,
+};
 pub use status::{AllocatorStatus, ClusterState, ClusterStatus, LastError, RejectExample, StatusBoard};

@@ -266,6 +266,12 @@ impl StatusBoard {
         }
     }
 
+    /// Wakes after each transition.
+    #[must_use]
+    pub fn transitions(&self) -> watch::Receiver<()> {
+        self.0.transitions.subscribe()
+    }
+
     fn clusters(&self) -> MutexGuard<'_, BTreeMap<String, ClusterStatus>> {
         self.0.clusters.lock().unwrap_or_else(PoisonError::into_inner)
     }

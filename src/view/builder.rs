@@ -1,14 +1,19 @@
 //! The next version of a cluster: one writer, copy on write.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::checksum::key_hash_of;
 use super::cluster::{ClusterView, SourcePosition, SyncState};
-use super::entry::{Identity, Label};
+use super::entry::{Identity, Label, key_hash_of};
 use super::index::Index;
 use super::interner::{Interner, LabelTooLong};
 use super::pages::Pages;
 use crate::identity::{ClusterId, ClusterName, IdentityRange, NumericIdentity};
+
+/// The next version's serial; 0 is that of none.
+static SERIAL: AtomicU64 = AtomicU64::new(1);
+/// The next generation.
+static GENERATION: AtomicU64 = AtomicU64::new(1);
 
 /// What an upsert did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +62,10 @@ impl ClusterBuilder {
             name,
             id,
             range,
-            generation: 0,
+            generation: GENERATION.fetch_add(1, Ordering::Relaxed),
+            serial: 0,
+            previous: 0,
+            by_list: false,
             state: SyncState::Listing,
             position: None,
             pages: Pages::default(),
@@ -184,6 +192,7 @@ impl ClusterBuilder {
     /// Ends a list: removes what was not seen, returns how many that were. 0 where none was begun.
     pub fn finish_relist(&mut self) -> usize {
         let Some(seen) = self.seen.take() else { return 0 };
+        self.next.by_list = true;
         let min = self.next.range.min();
         let gone: Vec<u32> = self
             .next
@@ -203,6 +212,7 @@ impl ClusterBuilder {
     pub fn reset_to(&mut self, version: &ClusterView) {
         self.seen = None;
         self.next = version.clone();
+        self.next.by_list = false;
         self.dirty = false;
     }
 
@@ -213,7 +223,10 @@ impl ClusterBuilder {
             name: self.next.name.clone(),
             id: self.next.id,
             range: self.next.range,
-            generation: self.next.generation + 1,
+            generation: GENERATION.fetch_add(1, Ordering::Relaxed),
+            serial: self.next.serial,
+            previous: 0,
+            by_list: false,
             state: SyncState::Listing,
             position: None,
             pages: Pages::default(),
@@ -265,6 +278,10 @@ impl ClusterBuilder {
     /// Freezes the current state as a version.
     pub fn build(&mut self) -> Arc<ClusterView> {
         self.dirty = false;
-        Arc::new(self.next.clone())
+        self.next.previous = self.next.serial;
+        self.next.serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let version = Arc::new(self.next.clone());
+        self.next.by_list = false;
+        version
     }
 }

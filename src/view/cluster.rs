@@ -1,10 +1,9 @@
 //! One version of one cluster.
 
-use super::checksum::key_hash;
 use super::entry::Identity;
 use super::index::Index;
 use super::pages::Pages;
-use crate::identity::{ClusterId, ClusterName, IdentityRange, NumericIdentity, labels_of, render_key_string};
+use crate::identity::{ClusterId, ClusterName, IdentityRange, NumericIdentity, key_hash, labels_of, render_key_string};
 
 /// Where in its source a version stands: valid at any gateway that reads the same etcd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,6 +33,9 @@ pub struct ClusterView {
     pub(super) id: ClusterId,
     pub(super) range: IdentityRange,
     pub(super) generation: u64,
+    pub(super) serial: u64,
+    pub(super) previous: u64,
+    pub(super) by_list: bool,
     pub(super) state: SyncState,
     pub(super) position: Option<SourcePosition>,
     pub(super) pages: Pages,
@@ -61,11 +63,29 @@ impl ClusterView {
         self.range
     }
 
-    /// Counts how often the cluster began anew (a first list that broke off, a drain): versions of different generations
-    /// are not states of one list.
+    /// Names the list that it is a state of, within the process: a cluster that begins anew (after a first list that broke
+    /// off, after a drain) has another.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// Names this version within the process: no two that were built have the same.
+    #[must_use]
+    pub fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// Whether this is the very next version that was built on `before`.
+    #[must_use]
+    pub fn follows(&self, before: &Self) -> bool {
+        self.previous == before.serial
+    }
+
+    /// Whether a list on top of an earlier version led here, rather than events: what it found gone was gone unseen.
+    #[must_use]
+    pub fn is_by_list(&self) -> bool {
+        self.by_list
     }
 
     /// How complete it is.

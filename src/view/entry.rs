@@ -3,9 +3,9 @@
 use std::fmt;
 
 use triomphe::ThinArc;
+use twox_hash::XxHash3_64;
 
-use super::checksum::contribution_of_hash;
-use crate::identity::{LabelRef, NumericIdentity};
+use crate::identity::{LabelRef, NumericIdentity, contribution_of_hash};
 
 /// An interned label; cheap to clone, equal to another of the same [`super::Interner`] exactly if it is the same pointer.
 #[derive(Clone)]
@@ -84,6 +84,16 @@ impl fmt::Display for Label {
     }
 }
 
+/// The hash of the key string that these labels make; `text` is room for it.
+pub(super) fn key_hash_of(labels: &[Label], text: &mut Vec<u8>) -> u64 {
+    text.clear();
+    for label in labels {
+        text.extend_from_slice(label.as_bytes());
+        text.push(b';');
+    }
+    XxHash3_64::oneshot(text)
+}
+
 /// One identity: immutable, cheap to clone.
 #[derive(Clone)]
 pub struct Identity(ThinArc<EntryHeader, Label>);
@@ -154,7 +164,9 @@ impl Identity {
         self.0.header.header.key_hash
     }
 
-    pub(super) fn contribution(&self) -> u64 {
+    /// What it adds to its cluster's checksum, see [`super::contribution`].
+    #[must_use]
+    pub fn contribution(&self) -> u64 {
         contribution_of_hash(self.number(), self.key_hash())
     }
 

@@ -9,9 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
-use super::checksum::key_hash;
 use super::entry::Label;
-use crate::identity::{LabelRef, Part, parts_of, render_key_string};
+use crate::identity::{LabelRef, Part, key_hash, parts_of, render_key_string};
 
 /// Shards keep peers that sync at the same time off each other's lock; a power of two.
 const SHARDS: usize = 16;

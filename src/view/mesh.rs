@@ -1,13 +1,15 @@
 //! All clusters joined, published with one atomic swap.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
+use super::SourcePosition;
 use super::cluster::ClusterView;
 use super::entry::Identity;
+use super::history::{Contents, History, HistoryLimits, HistorySize};
 use crate::identity::{CLUSTER_LABEL_KEY, ClusterId, MaxConnectedClusters, NumericIdentity, Scope, labels_of};
 
 /// Cluster IDs a row of the table.
@@ -95,6 +97,12 @@ impl MeshView {
         self.len() == 0
     }
 
+    /// The same version without its clusters: for whoever lets go of what it holds.
+    #[must_use]
+    pub fn emptied(&self) -> Self {
+        Self { rows: Vec::new(), names: Arc::default(), ..*self }
+    }
+
     fn slot(&mut self, id: ClusterId) -> &mut Option<Arc<ClusterView>> {
         let id = usize::from(id.get());
         if self.rows.len() <= id / ROW {
@@ -128,17 +136,29 @@ struct Shared {
     /// Publishers take turns; readers never see it.
     turn: Mutex<()>,
     changes: watch::Sender<u64>,
+    /// Locked within `turn`, or alone.
+    history: Mutex<History>,
+    /// Wakes when a source was followed further, whether or not anything changed.
+    applied: watch::Sender<()>,
 }
 
 impl View {
-    /// An empty mesh seen from cluster `local`.
+    /// An empty mesh seen from cluster `local`, with the default history.
     #[must_use]
     pub fn new(width: MaxConnectedClusters, local: ClusterId) -> Self {
+        Self::with_history(width, local, HistoryLimits::default())
+    }
+
+    /// The same with that much history.
+    #[must_use]
+    pub fn with_history(width: MaxConnectedClusters, local: ClusterId, limits: HistoryLimits) -> Self {
         let empty = MeshView { version: 0, width, local, rows: Vec::new(), names: Arc::default() };
         Self(Arc::new(Shared {
             current: ArcSwap::from_pointee(empty),
             turn: Mutex::new(()),
             changes: watch::Sender::new(0),
+            history: Mutex::new(History::new(limits)),
+            applied: watch::Sender::new(()),
         }))
     }
 
@@ -171,10 +191,54 @@ impl View {
         }
     }
 
+    /// A version of that cluster with these contents: the current one, or one that was replaced not too long ago.
+    #[must_use]
+    pub fn find(&self, current: &Arc<ClusterView>, contents: &Contents) -> Option<Arc<ClusterView>> {
+        if current.is_synced() && Contents::of(current).as_ref() == Some(contents) {
+            return Some(Arc::clone(current));
+        }
+        let found = self.history().find(current.id(), contents)?;
+        // Between the caller's look and ours the ID may have passed on.
+        (found.name() == current.name() && found.range() == current.range()).then_some(found)
+    }
+
+    /// Notes that a cluster's source was followed up to `position`. What led there is published before.
+    pub fn apply(&self, id: ClusterId, position: SourcePosition) {
+        if self.history().apply(id, position) {
+            self.0.applied.send_replace(());
+        }
+    }
+
+    /// How far the source of that ID's cluster was followed. What led there was published before: a version that is loaded
+    /// after this call has it.
+    #[must_use]
+    pub fn applied(&self, id: ClusterId) -> Option<SourcePosition> {
+        self.history().applied(id)
+    }
+
+    /// Wakes whenever [`Self::applied`] may have changed.
+    #[must_use]
+    pub fn progress(&self) -> watch::Receiver<()> {
+        self.0.applied.subscribe()
+    }
+
+    /// How much history is kept.
+    #[must_use]
+    pub fn history_size(&self) -> HistorySize {
+        self.history().size()
+    }
+
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.0.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn replace(&self, id: ClusterId, cluster: Option<Arc<ClusterView>>) {
         // Nothing in here can panic half-way: the next version is complete before it is stored.
         let turn = self.0.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let mut next = MeshView::clone(&self.0.current.load());
+        if let Some(before) = next.cluster(id) {
+            self.history().replaced(before, cluster.as_ref());
+        }
         next.version += 1;
         next.replace(id, cluster);
         let version = next.version;

@@ -4,10 +4,10 @@
 //! [`View`] publishes versions joined into a [`MeshView`] with one atomic swap. Knows only `identity`.
 
 mod builder;
-mod checksum;
 mod cluster;
 mod diff;
 mod entry;
+mod history;
 mod index;
 mod interner;
 mod mesh;
@@ -15,10 +15,11 @@ mod pages;
 #[cfg(test)]
 mod tests;
 
+pub use crate::identity::contribution;
 pub use builder::{BuildError, ClusterBuilder, Effect};
-pub use checksum::contribution;
 pub use cluster::{ClusterView, SourcePosition, SyncState};
 pub use diff::{Change, diff, diff_after};
 pub use entry::{Identity, Label};
+pub use history::{Contents, HistoryLimits, HistorySize};
 pub use interner::Interner;
 pub use mesh::{MeshView, View};

@@ -190,6 +190,87 @@ async fn watch_prints_changes_as_they_come() {
 }
 
 #[tokio::test]
+async fn a_selector_and_a_file_that_remembers() {
+    let server = Server::start().await;
+    let mut a = builder("a", 1);
+    for (offset, app) in [(0, "web"), (1, "db"), (2, "web")] {
+        put(&mut a, offset, &format!("k8s:app={app};k8s:n={offset};"));
+    }
+    sync(&mut a);
+    server.view.publish(a.build());
+    let list = json(&server, &["identity", "list", "-l", "k8s:app in (web)", "-o", "json"]).await;
+    assert_eq!(list.as_array().unwrap().len(), 2, "{list}");
+    let (code, _, err) = asked(&server, &["watch", "-l", "app in web"]).await;
+    assert_eq!(code, 2);
+    assert!(err.contains("label_selector: expected `(` and values, found `w` at byte 7"), "{err}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let state = format!("--state={}", folder.path().join("state").display());
+    // Another gateway is down: the list of addresses goes on to the next.
+    let address = format!("127.0.0.1:1,{}", server.addr);
+    let watch = || {
+        let mut watch = command(&["watch", "-o", "json", "--plaintext", "--address", &address, &state]);
+        watch.stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let mut events = Vec::new();
+    for round in 0..2 {
+        let mut child = watch();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        loop {
+            let line = timeout(SOON, lines.next_line()).await.unwrap().unwrap().unwrap();
+            let event: Value = serde_json::from_str(&line).unwrap();
+            let kind = event["event"].as_str().unwrap().to_owned();
+            let last = kind == "all_synced";
+            events.push((round, kind));
+            if last {
+                break;
+            }
+        }
+        let pid = nix::unistd::Pid::from_raw(child.id().unwrap().try_into().unwrap());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+        assert!(timeout(SOON, child.wait()).await.unwrap().unwrap().success());
+        // While nobody watches.
+        a.remove(number(&a, 0));
+        put(&mut a, 5, "k8s:app=new;");
+        a.set_synced(SourcePosition { etcd_cluster_id: 1, revision: 9 + round });
+        server.view.publish(a.build());
+    }
+    let words: Vec<_> = events.iter().map(|(round, kind)| (*round, kind.as_str())).collect();
+    assert_eq!(
+        words,
+        [
+            (0, "connected"),
+            (0, "synced"),
+            (0, "all_synced"),
+            (1, "connected"),
+            (1, "synced"),
+            (1, "upserted"),
+            (1, "removed"),
+            (1, "all_synced")
+        ]
+    );
+    server.end().await;
+}
+
+#[tokio::test]
+async fn identity_list_goes_on_with_changes() {
+    let server = Server::start().await;
+    let mut a = publish(&server, "a", 1, 1);
+    let address = server.addr.to_string();
+    let mut list = command(&["identity", "list", "--watch", "--plaintext", "--address", &address]);
+    let mut list = list.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(list.stdout.take().unwrap()).lines();
+    for _ in 0..2 {
+        timeout(SOON, lines.next_line()).await.unwrap().unwrap().unwrap();
+    }
+    put(&mut a, 9, "k8s:app=late;");
+    server.view.publish(a.build());
+    let line = timeout(SOON, lines.next_line()).await.unwrap().unwrap().unwrap();
+    assert!(line.ends_with("k8s:app=late") && line.contains('+'), "{line}");
+    server.end().await;
+}
+
+#[tokio::test]
 async fn what_is_wrong_with_the_command_line_is_told() {
     let (code, _, err) = run(&["clusters"]).await;
     assert_eq!(code, 2);

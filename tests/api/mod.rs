@@ -1,10 +1,12 @@
 //! The gRPC API over real connections: a server in this process on a view that the test writes itself, no etcd.
 
+mod acknowledge;
 mod commands;
 mod connections;
 mod health;
 mod limits;
 mod lookups;
+mod resume;
 mod shutdown;
 mod slow;
 mod streams;

@@ -134,3 +134,129 @@ pub(super) mod raw {
         let _ = timeout(SOON, tcp.read_to_end(&mut sink)).await.expect("the server hangs up");
     }
 }
+
+/// A server that gives up soon.
+fn impatient(hold: Duration) -> ServerOptions {
+    ServerOptions { subscribe: SubscribeOptions { hold, ..SubscribeOptions::default() }, ..ServerOptions::default() }
+}
+
+#[tokio::test]
+async fn s1_whoever_does_not_read_for_too_long_is_sent_away_with_its_tokens() {
+    let hold = Duration::from_millis(300);
+    let server = Server::start_with(Security::Plaintext, impatient(hold)).await;
+    let mut a = publish(&server, "a", 1, 1_000);
+    let mut stalled = server.synced(pb::SubscribeRequest::default()).await;
+    let mut reading = server.synced(pb::SubscribeRequest::default()).await;
+    // More than is on its way at any time, for several times as long as a version is held.
+    let (begin, mut round) = (tokio::time::Instant::now(), 0);
+    while begin.elapsed() < hold * 4 || round < 60 {
+        round += 1;
+        fill(&mut a, 1_000, 100 + round % 7);
+        server.view.publish(a.build());
+        reading.until_equal(&server.view).await;
+    }
+    let mut frames = Vec::new();
+    let status = loop {
+        match stalled.try_next().await {
+            Ok(frame) => frames.push(frame),
+            Err(status) => break status,
+        }
+    };
+    let Some((Frame::GoAway(go_away), before)) = frames.split_last() else { panic!("GoAway is last") };
+    assert!(before.iter().all(|frame| matches!(frame, Frame::Batch(_))));
+    assert_eq!((go_away.reason(), status.code()), (pb::GoAwayReason::TooSlow, tonic::Code::ResourceExhausted));
+    assert_eq!(go_away.resume_tokens, stalled.fold.tokens());
+    assert_eq!(server.sample(r#"meshgate_subscription_ends_total{reason="too-slow"}"#), 1);
+    // It goes on from there: what it missed, and nothing else.
+    let request = pb::SubscribeRequest { resume_tokens: stalled.fold.tokens(), ..Default::default() };
+    let stream = server.client().await.subscribe(request).await.unwrap().into_inner();
+    let mut fold = stalled.fold;
+    fold.begin();
+    let mut again = Frames { stream, fold };
+    let frames = again.until_equal(&server.view).await;
+    assert!(!frames.iter().any(|frame| matches!(frame, Frame::SnapshotBegin(_))));
+    server.end().await;
+}
+
+#[tokio::test]
+async fn s3_neither_stalled_nor_slow_ones_hold_up_the_others() {
+    let server = Server::start_with(Security::Plaintext, impatient(Duration::from_mins(1))).await;
+    let mut a = publish(&server, "a", 1, 2_000);
+    let stalled = server.synced(pb::SubscribeRequest::default()).await;
+    let mut slow = Vec::new();
+    for _ in 0..5 {
+        slow.push(server.synced(pb::SubscribeRequest { max_items: 50, ..Default::default() }).await);
+    }
+    let mut fast = Vec::new();
+    for _ in 0..20 {
+        fast.push(server.synced(pb::SubscribeRequest::default()).await);
+    }
+    for round in 0..60_u32 {
+        for offset in 0..100 {
+            put(&mut a, (round * 100 + offset) % 2_000, &format!("k8s:round={round};k8s:padding={:x<300};", ""));
+        }
+        server.view.publish(a.build());
+        for sub in &mut fast {
+            assert_eq!(sub.until_equal(&server.view).await.len(), 1, "each version by itself, at once");
+        }
+        // One frame for each of the versions, which come in two parts and more.
+        for sub in &mut slow {
+            sub.next().await;
+        }
+    }
+    for sub in &mut slow {
+        sub.until_equal(&server.view).await;
+    }
+    assert_eq!(server.sample("meshgate_subscribers"), 26, "nobody who makes progress is sent away");
+    drop(stalled);
+    server.end().await;
+}
+
+#[tokio::test]
+async fn s9_streams_that_grow_old_end_apart_and_go_on() {
+    let subscribe = SubscribeOptions { max_age: Some(Duration::from_millis(1_500)), ..SubscribeOptions::default() };
+    let server = Server::start_with(Security::Plaintext, ServerOptions { subscribe, ..ServerOptions::default() }).await;
+    let mut a = publish(&server, "a", 1, 100);
+    let begin = std::time::Instant::now();
+    let mut readers = Vec::new();
+    for _ in 0..20 {
+        let mut client = server.client().await;
+        readers.push(tokio::spawn(async move {
+            let (mut fold, mut ends, mut snapshots) = (Fold::new(false), Vec::new(), 0);
+            // Three ends, and whatever there is after them.
+            while ends.len() < 3 {
+                fold.begin();
+                let request = pb::SubscribeRequest { resume_tokens: fold.tokens(), ..Default::default() };
+                let mut stream = client.subscribe(request).await.unwrap().into_inner();
+                let mut last = None;
+                while let Ok(Some(message)) = timeout(SOON, stream.message()).await.unwrap() {
+                    let frame = message.frame.unwrap();
+                    snapshots += usize::from(matches!(frame, Frame::SnapshotBegin(_)));
+                    last = Some(frame.clone());
+                    fold.apply(frame).unwrap();
+                }
+                let Some(Frame::GoAway(go_away)) = last else { panic!("GoAway is last") };
+                assert_eq!(go_away.reason(), pb::GoAwayReason::MaxAge);
+                ends.push(begin.elapsed());
+            }
+            (ends, snapshots, fold)
+        }));
+    }
+    let mut round = 0;
+    while readers.iter().any(|reader| !reader.is_finished()) {
+        round += 1;
+        put(&mut a, round % 100, &format!("k8s:round={round};"));
+        a.set_synced(SourcePosition { etcd_cluster_id: 1, revision: i64::from(round) + 10 });
+        server.view.publish(a.build());
+        tokio::time::timeout(Duration::from_millis(10), std::future::pending::<()>()).await.unwrap_err();
+    }
+    let mut first = Vec::new();
+    for reader in readers {
+        let (ends, snapshots, _) = reader.await.unwrap();
+        assert_eq!(snapshots, 1, "the first time, and never again");
+        first.push(ends[0]);
+    }
+    first.sort();
+    assert!(first[19] > first[0] + Duration::from_millis(100), "they end apart: {first:?}");
+    server.end().await;
+}

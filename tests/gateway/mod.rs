@@ -4,6 +4,7 @@ mod allocating;
 mod binary;
 mod life;
 mod pictures;
+mod resuming;
 mod subscribing;
 
 use std::net::SocketAddr;

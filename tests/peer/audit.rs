@@ -93,6 +93,8 @@ async fn e08_a_resumed_watch_is_audited_for_a_few_bytes() {
         store.delete_app(n).await;
         store.put_app(3000 + n, "new").await;
     }
+    // The watch is told nothing of this, and on etcd 3.4 no position either.
+    store.put("elsewhere", "x").await;
     let before = proxy.bytes(Direction::ToClient);
     proxy.restore();
     rig.until("blue", "is audited", |status| status.last_audit.is_some()).await;

@@ -1,15 +1,25 @@
 //! `Subscribe`: the merged picture of the mesh, then every change, to any number of subscribers.
 //!
-//! [`request`] checks what is asked for, [`stream`] decides which frame comes next, [`feed`] makes the frames of one cluster,
-//! [`expected`] knows what the subscriber still waits for. Here a subscription is opened, counted and ended.
+//! [`request`] checks what is asked for ([`selector`], [`filter`], [`token`]), [`stream`] decides which frame comes next,
+//! [`feed`] follows one cluster, [`resume`] judges tokens, [`part`] cuts and shares what is told, [`expected`] knows what the
+//! subscriber still waits for, [`wire`] carries it. Here a subscription is opened, counted and ended.
 
 mod expected;
 mod feed;
+mod filter;
+mod message;
+mod part;
 mod request;
+mod resume;
+mod selector;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod token;
+mod watchdog;
+mod wire;
 
+use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,21 +33,30 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use self::expected::Expected;
+use self::message::Message;
+use self::part::Shelf;
 pub use self::request::FrameLimits;
 use self::request::Plan;
-use self::stream::Session;
+use self::stream::{End, Next, Reader, Session, Shared, lock};
+pub(super) use self::token::Token;
+use self::watchdog::Watchdog;
+pub(super) use self::wire::WithSubscribe;
 use super::pb::subscribe_response::Frame;
 use super::{PeerInfo, convert, pb};
-use crate::telemetry::{FrameKind, LogLimiter, Metrics, StatusBoard, SubscriptionEnd, SubscriptionGuard};
-use crate::view::View;
+use crate::identity::ReservedIdentities;
+use crate::telemetry::{
+    FrameKind, HistoryGauges, LogLimiter, Metrics, StatusBoard, SubscriptionEnd, SubscriptionGuard,
+};
 
 /// Refusals come from clients that try again, all at once: one line in so long says it.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 const STOPPING: &str = "the gateway stops";
+/// How long a client that was given up may take to read what it was sent before, and why it was given up.
+const GOODBYE: Duration = Duration::from_secs(10);
 
 /// The frames of one subscription. Ends with a `GoAway` and a status that is never OK.
-pub(super) type FrameStream = Pin<Box<dyn Stream<Item = Result<pb::SubscribeResponse, Status>> + Send>>;
+type FrameStream = Pin<Box<dyn Stream<Item = Result<Arc<Message>, Status>> + Send>>;
 
 /// What subscriptions may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +69,12 @@ pub struct SubscribeOptions {
     pub all_synced_wait: Duration,
     /// Clients that are sent away come back within this time, spread evenly.
     pub reconnect_spread: Duration,
+    /// How long a stream whose token is ahead of this gateway waits for it to catch up.
+    pub resume_wait: Duration,
+    /// How long a version is held for a client that does not read; then its stream ends.
+    pub hold: Duration,
+    /// How old a stream grows, give or take a fifth; none for any age.
+    pub max_age: Option<Duration>,
 }
 
 impl Default for SubscribeOptions {
@@ -62,6 +87,11 @@ impl Default for SubscribeOptions {
             all_synced_wait: Duration::from_secs(30),
             // 1,000 subscribers are 200 a second for the replicas that are left.
             reconnect_spread: Duration::from_secs(5),
+            // Three times as long as a quiet store takes to say how far it is.
+            resume_wait: Duration::from_secs(30),
+            // Half of the age of the history: whoever comes back at once still finds what it left.
+            hold: Duration::from_mins(5),
+            max_age: None,
         }
     }
 }
@@ -69,38 +99,72 @@ impl Default for SubscribeOptions {
 /// Opens subscriptions.
 #[derive(Debug)]
 pub(super) struct Subscriptions {
-    pub(super) view: View,
-    pub(super) status: StatusBoard,
-    pub(super) metrics: Metrics,
-    pub(super) ready: watch::Receiver<bool>,
-    pub(super) cluster: String,
-    pub(super) options: SubscribeOptions,
-    pub(super) stop: CancellationToken,
+    shared: Shared,
+    status: StatusBoard,
+    metrics: Metrics,
+    ready: watch::Receiver<bool>,
+    cluster: String,
+    options: SubscribeOptions,
     instance: String,
     permits: Arc<Semaphore>,
     log: LogLimiter,
+    watchdog: Watchdog,
 }
 
 impl Subscriptions {
-    pub(super) fn new(parts: super::Parts, options: SubscribeOptions, stop: CancellationToken) -> Self {
+    pub(super) fn new(
+        parts: super::Parts,
+        reserved: Arc<ReservedIdentities>,
+        options: SubscribeOptions,
+        stop: CancellationToken,
+    ) -> Self {
         let super::Parts { cluster, view, status, metrics, ready } = parts;
         let permits = Arc::new(Semaphore::new(options.max_subscribers.min(Semaphore::MAX_PERMITS)));
+        let shelf = Shelf::default();
+        let (kept, history) = (shelf.clone(), view.clone());
+        metrics.read_history(move || {
+            let size = history.history_size();
+            HistoryGauges {
+                versions: size.versions as u64,
+                bytes: size.bytes as u64,
+                evicted: size.evicted,
+                encoded_bytes: kept.bytes() as u64,
+            }
+        });
         Self {
-            view,
+            shared: Shared {
+                view,
+                shelf,
+                reserved,
+                resume_wait: options.resume_wait,
+                hold: options.hold,
+                status: status.clone(),
+                stop,
+            },
             status,
             metrics,
             ready,
             cluster: cluster.to_string(),
             options,
-            stop,
             instance: format!("{:016x}", fastrand::u64(..)),
             permits,
             log: LogLimiter::new(1, LOG_INTERVAL),
+            watchdog: Watchdog::default(),
         }
     }
 
-    /// A stream for that request.
-    pub(super) fn open(&self, request: pb::SubscribeRequest, peer: Option<PeerInfo>) -> Result<FrameStream, Status> {
+    /// Looks after the subscriptions; never returns.
+    pub(super) async fn look_after(&self) {
+        self.watchdog.run(self.options.hold, GOODBYE).await;
+    }
+
+    /// A stream for that request, which `cut` ends by force.
+    fn open(
+        &self,
+        request: pb::SubscribeRequest,
+        peer: Option<PeerInfo>,
+        cut: CancellationToken,
+    ) -> Result<FrameStream, Status> {
         let guard = self.metrics.subscription();
         let plan = match Plan::new(request, self.options.limits) {
             Ok(plan) => plan,
@@ -118,10 +182,11 @@ impl Subscriptions {
             guard.end(SubscriptionEnd::Overloaded);
             return Ok(self.send_away());
         };
-        tracing::debug!(peer, clusters = ?plan.clusters, "subscribed");
+        tracing::debug!(peer, ?plan, "subscribed");
         let wait = Instant::now() + self.options.all_synced_wait;
         let expected = Expected::new(self.status.clone(), self.ready.clone(), wait);
-        let mut session = Session::new(plan, self.view.clone(), expected, self.stop.clone());
+        let age = self.options.max_age.map(|age| Instant::now() + age.mul_f64(0.8 + 0.4 * fastrand::f64()));
+        let mut session = Session::new(plan, self.shared.clone(), expected, age);
         let hello = pb::Hello {
             instance: self.instance.clone(),
             cluster: self.cluster.clone(),
@@ -130,21 +195,27 @@ impl Subscriptions {
         };
         let open = Open {
             metrics: self.metrics.clone(),
-            stop: self.stop.clone(),
+            stop: self.shared.stop.clone(),
+            cut: cut.clone(),
             reconnect_spread: self.options.reconnect_spread,
             guard: Some(guard),
+            ended: None,
             peer,
             _permit: permit,
         };
-        Ok(open.frames(session, Frame::Hello(hello)))
+        let reader = Reader::new(session, self.ready.clone());
+        self.watchdog.add(reader.session(), cut);
+        Ok(open.frames(reader, Frame::Hello(hello)))
     }
 
     fn send_away(&self) -> FrameStream {
         let most = self.options.max_subscribers;
         let message = format!("this gateway has {most} subscribers, as many as it may");
-        let frame = go_away(pb::GoAwayReason::Overloaded, &message, self.options.reconnect_spread);
+        let spread = self.options.reconnect_spread;
+        let frame = go_away(pb::GoAwayReason::Overloaded, &message, spread, HashMap::new());
         self.metrics.frame(FrameKind::GoAway);
-        Box::pin(futures_util::stream::iter([Ok(response(frame)), Err(Status::resource_exhausted(message))]))
+        let goodbye = [Ok(Arc::new(Message::new(frame))), Err(Status::resource_exhausted(message))];
+        Box::pin(futures_util::stream::iter(goodbye))
     }
 }
 
@@ -152,51 +223,77 @@ impl Subscriptions {
 struct Open {
     metrics: Metrics,
     stop: CancellationToken,
+    /// The watchdog's.
+    cut: CancellationToken,
     reconnect_spread: Duration,
     guard: Option<SubscriptionGuard>,
+    /// Why we ended it; none as long as we did not.
+    ended: Option<SubscriptionEnd>,
     peer: String,
     _permit: OwnedSemaphorePermit,
 }
 
 /// Where a stream is in its life.
 enum Phase {
-    Hello(Box<Session>, Frame),
-    Running(Box<Session>),
-    GoneAway,
+    Hello(Box<Reader>, Frame),
+    Running(Box<Reader>),
+    GoneAway(Status),
     Ended,
 }
 
 impl Open {
-    fn frames(self, session: Session, hello: Frame) -> FrameStream {
-        let start = (self, Phase::Hello(Box::new(session), hello));
-        Box::pin(unfold(start, |(open, phase)| async move {
-            let (frame, phase) = match phase {
-                Phase::Hello(session, hello) => (hello, Phase::Running(session)),
-                Phase::Running(mut session) => {
+    fn frames(self, reader: Reader, hello: Frame) -> FrameStream {
+        let start = (self, Phase::Hello(Box::new(reader), hello));
+        Box::pin(unfold(start, |(mut open, phase)| async move {
+            let (message, phase) = match phase {
+                Phase::Hello(reader, hello) => (Arc::new(Message::new(hello)), Phase::Running(reader)),
+                Phase::Running(mut reader) => {
                     // A client that reads as fast as we write must not keep the worker for itself.
                     consume_budget().await;
-                    if let Some(frame) = session.next().await {
-                        (frame, Phase::Running(session))
-                    } else {
-                        let frame = go_away(pb::GoAwayReason::Shutdown, STOPPING, open.reconnect_spread);
-                        (frame, Phase::GoneAway)
+                    match reader.next().await {
+                        Next::Message(message) => (message, Phase::Running(reader)),
+                        Next::End(end) => open.end(end, lock(reader.session()).tokens()),
                     }
                 }
-                Phase::GoneAway => {
-                    return Some((Err(Status::unavailable(STOPPING)), (open, Phase::Ended)));
-                }
+                Phase::GoneAway(status) => return Some((Err(status), (open, Phase::Ended))),
                 Phase::Ended => return None,
             };
-            open.metrics.frame(kind(&frame));
-            Some((Ok(response(frame)), (open, phase)))
+            open.metrics.frame(message.kind());
+            Some((Ok(message), (open, phase)))
         }))
+    }
+
+    /// The last frame, and what follows it.
+    fn end(&mut self, why: End, tokens: HashMap<String, Vec<u8>>) -> (Arc<Message>, Phase) {
+        let (reason, end, status) = match why {
+            End::Stop => (pb::GoAwayReason::Shutdown, SubscriptionEnd::Shutdown, Status::unavailable(STOPPING)),
+            End::NotResumable(why) => {
+                (pb::GoAwayReason::NotResumable, SubscriptionEnd::NotResumable, Status::out_of_range(why))
+            }
+            End::TooSlow => {
+                let why = "nothing was read for longer than a version is held";
+                (pb::GoAwayReason::TooSlow, SubscriptionEnd::TooSlow, Status::resource_exhausted(why))
+            }
+            End::MaxAge => {
+                let why = "the stream is as old as streams may get here; the next one goes on from the token";
+                (pb::GoAwayReason::MaxAge, SubscriptionEnd::MaxAge, Status::unavailable(why))
+            }
+        };
+        self.ended = Some(end);
+        let frame = go_away(reason, status.message(), self.reconnect_spread, tokens);
+        (Arc::new(Message::new(frame)), Phase::GoneAway(status))
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
         // A stream that is dropped before we stop was left by its client.
-        let reason = if self.stop.is_cancelled() { SubscriptionEnd::Shutdown } else { SubscriptionEnd::Client };
+        let left = match () {
+            () if self.stop.is_cancelled() => SubscriptionEnd::Shutdown,
+            () if self.cut.is_cancelled() => SubscriptionEnd::TooSlow,
+            () => SubscriptionEnd::Client,
+        };
+        let reason = self.ended.unwrap_or(left);
         tracing::debug!(peer = self.peer, reason = reason.name(), "subscription ended");
         if let Some(guard) = self.guard.take() {
             guard.end(reason);
@@ -205,29 +302,17 @@ impl Drop for Open {
 }
 
 /// The last frame of a stream. All clients are sent away at once; they must not come back so.
-fn go_away(reason: pb::GoAwayReason, message: &str, spread: Duration) -> Frame {
+fn go_away(
+    reason: pb::GoAwayReason,
+    message: &str,
+    spread: Duration,
+    resume_tokens: HashMap<String, Vec<u8>>,
+) -> Frame {
     Frame::GoAway(pb::GoAway {
         reason: reason.into(),
         message: message.to_owned(),
         reconnect_after: Some(convert::duration(spread.mul_f64(fastrand::f64()))),
+        deadline: None,
+        resume_tokens,
     })
-}
-
-fn response(frame: Frame) -> pb::SubscribeResponse {
-    pb::SubscribeResponse { frame: Some(frame) }
-}
-
-const fn kind(frame: &Frame) -> FrameKind {
-    match frame {
-        Frame::Hello(_) => FrameKind::Hello,
-        Frame::SnapshotBegin(_) => FrameKind::SnapshotBegin,
-        Frame::SnapshotChunk(_) => FrameKind::SnapshotChunk,
-        Frame::Synced(_) => FrameKind::Synced,
-        Frame::AllSynced(_) => FrameKind::AllSynced,
-        Frame::Batch(_) => FrameKind::Batch,
-        Frame::ClusterRemoved(_) => FrameKind::ClusterRemoved,
-        Frame::Heartbeat(_) => FrameKind::Heartbeat,
-        Frame::GoAway(_) => FrameKind::GoAway,
-        Frame::Confirmed(_) => FrameKind::Confirmed,
-    }
 }

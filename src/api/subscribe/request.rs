@@ -1,11 +1,14 @@
 //! What a subscriber asked for, checked against what the server allows.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use tonic::Status;
 
+use super::filter::{Filter, Shape};
+use super::selector::Selector;
+use super::token::{Token, TokenError};
 use crate::api::pb;
 use crate::identity::ClusterName;
 
@@ -16,7 +19,7 @@ const MIN_INTERVAL: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_h
 const MAX_CLUSTERS: usize = 511;
 
 /// How much one frame may hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FrameLimits {
     /// Identities.
     pub items: usize,
@@ -32,15 +35,31 @@ impl Default for FrameLimits {
     }
 }
 
+/// How a stream begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Start {
+    #[default]
+    ResumeOrSnapshot,
+    ResumeOnly,
+    LiveOnly,
+}
+
 /// A checked request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Plan {
     /// Empty means all.
-    pub(super) clusters: BTreeSet<String>,
-    pub(super) numbers_only: bool,
-    pub(super) limits: FrameLimits,
+    clusters: BTreeSet<String>,
+    /// Identities of clusters are wanted.
+    global: bool,
+    /// Those that need no cluster are wanted.
+    pub(super) reserved: bool,
+    pub(super) shape: Shape,
     pub(super) min_interval: Duration,
     pub(super) heartbeat: Duration,
+    pub(super) start: Start,
+    pub(super) wait_for: pb::WaitFor,
+    /// What the subscriber holds, by cluster; or why that is not to be understood.
+    pub(super) tokens: BTreeMap<String, Result<Token, TokenError>>,
 }
 
 impl Plan {
@@ -53,22 +72,69 @@ impl Plan {
         for (at, name) in request.clusters.iter().enumerate() {
             ClusterName::new(name).map_err(|error| invalid(&format!("clusters[{at}]"), &error.to_string()))?;
         }
-        Ok(Self {
-            clusters: request.clusters.into_iter().collect(),
-            numbers_only: request.numbers_only,
+        let scopes = request.scopes.iter().enumerate().map(|(at, scope)| match pb::Scope::try_from(*scope) {
+            Ok(pb::Scope::Unspecified) | Err(_) => {
+                Err(invalid(&format!("scopes[{at}]"), &format!("no scope is {scope}")))
+            }
+            Ok(scope) => Ok(scope),
+        });
+        let scopes: Vec<_> = scopes.collect::<Result<_, _>>()?;
+        let selector =
+            Selector::parse(&request.label_selector).map_err(|error| invalid("label_selector", &error.to_string()))?;
+        let shape = Shape {
             limits: FrameLimits {
                 items: limit(request.max_items, most.items),
                 bytes: limit(request.max_bytes, most.bytes),
             },
+            numbers_only: request.numbers_only,
+            filter: Filter::new(selector),
+        };
+        let (start, with_tokens) = match pb::StartMode::try_from(request.start) {
+            Ok(pb::StartMode::Unspecified) => (Start::ResumeOrSnapshot, true),
+            Ok(pb::StartMode::Snapshot) => (Start::ResumeOrSnapshot, false),
+            Ok(pb::StartMode::ResumeOnly) => (Start::ResumeOnly, true),
+            Ok(pb::StartMode::LiveOnly) => (Start::LiveOnly, false),
+            Err(_) => return Err(invalid("start", &format!("no mode is {}", request.start))),
+        };
+        let wait_for = pb::WaitFor::try_from(request.wait_for)
+            .map_err(|_| invalid("wait_for", &format!("nothing to wait for is {}", request.wait_for)))?;
+        let tokens = if with_tokens { tokens(&request.resume_tokens, &shape)? } else { BTreeMap::new() };
+        Ok(Self {
+            clusters: request.clusters.into_iter().collect(),
+            global: scopes.is_empty() || scopes.contains(&pb::Scope::Global),
+            reserved: scopes.contains(&pb::Scope::Reserved),
+            shape,
             min_interval: time("min_interval", request.min_interval, &MIN_INTERVAL)?.unwrap_or_default(),
             heartbeat: time("heartbeat_interval", request.heartbeat_interval, &HEARTBEAT)?.unwrap_or(DEFAULT_HEARTBEAT),
+            start,
+            wait_for,
+            tokens,
         })
+    }
+
+    /// The clusters that the request names.
+    pub(super) fn named(&self) -> impl Iterator<Item = &str> {
+        self.clusters.iter().map(String::as_str).filter(|_| self.global)
     }
 
     /// Whether the subscriber wants that cluster.
     pub(super) fn wants(&self, cluster: &str) -> bool {
-        self.clusters.is_empty() || self.clusters.contains(cluster)
+        self.global && (self.clusters.is_empty() || self.clusters.contains(cluster))
     }
+}
+
+/// What the subscriber holds. A token that is not understood is not an error: its cluster comes whole.
+fn tokens(
+    given: &HashMap<String, Vec<u8>>,
+    shape: &Shape,
+) -> Result<BTreeMap<String, Result<Token, TokenError>>, Status> {
+    if given.len() > MAX_CLUSTERS {
+        let rule = format!("{} are given, a mesh has at most {MAX_CLUSTERS} clusters", given.len());
+        return Err(invalid("resume_tokens", &rule));
+    }
+    let filter = shape.fingerprint();
+    let decoded = given.iter().map(|(cluster, token)| (cluster.clone(), Token::decode(token, cluster, filter)));
+    Ok(decoded.collect())
 }
 
 /// 0 is the server's choice.
@@ -103,6 +169,10 @@ fn invalid(field: &str, rule: &str) -> Status {
 mod tests {
     use super::*;
 
+    fn limits(plan: &Plan) -> FrameLimits {
+        plan.shape.limits
+    }
+
     fn plan(request: pb::SubscribeRequest) -> Result<Plan, String> {
         Plan::new(request, FrameLimits::default()).map_err(|status| status.message().to_owned())
     }
@@ -110,7 +180,7 @@ mod tests {
     #[test]
     fn an_empty_request_is_the_servers_choice() {
         let plan = plan(pb::SubscribeRequest::default()).expect("valid");
-        assert_eq!(plan.limits, FrameLimits::default());
+        assert_eq!(limits(&plan), FrameLimits::default());
         assert_eq!((plan.min_interval, plan.heartbeat), (Duration::ZERO, DEFAULT_HEARTBEAT));
         assert!(plan.wants("any"));
     }
@@ -118,7 +188,7 @@ mod tests {
     #[test]
     fn limits_can_only_be_lowered() {
         let asked = pb::SubscribeRequest { max_items: 7, max_bytes: u32::MAX, ..Default::default() };
-        assert_eq!(plan(asked).expect("valid").limits, FrameLimits { items: 7, ..FrameLimits::default() });
+        assert_eq!(limits(&plan(asked).expect("valid")), FrameLimits { items: 7, ..FrameLimits::default() });
     }
 
     #[test]
@@ -138,8 +208,21 @@ mod tests {
                 pb::SubscribeRequest { min_interval: interval(-1, 0), ..Default::default() },
                 "min_interval: at least 0s, at most 1h",
             ),
+            (
+                pb::SubscribeRequest { label_selector: "app in web".into(), ..Default::default() },
+                "label_selector: expected `(` and values, found `w` at byte 7",
+            ),
+            (pb::SubscribeRequest { scopes: vec![1, 9], ..Default::default() }, "scopes[1]: no scope is 9"),
+            (pb::SubscribeRequest { start: 9, ..Default::default() }, "start: no mode is 9"),
+            (
+                pb::SubscribeRequest {
+                    resume_tokens: (0..600).map(|n| (format!("c{n}"), Vec::new())).collect(),
+                    ..Default::default()
+                },
+                "resume_tokens: 600 are given, a mesh has at most 511 clusters",
+            ),
         ] {
-            assert_eq!(plan(request), Err(message.to_owned()));
+            assert_eq!(plan(request).map(drop), Err(message.to_owned()));
         }
     }
 }

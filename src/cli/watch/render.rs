@@ -28,13 +28,15 @@ impl Render for Text {
                 Update::Hello(hello) => {
                     note(format!("gateway of cluster {}, version {}", hello.cluster, hello.version));
                 }
-                Update::Synced { cluster, first, stale, changes } => {
+                Update::Synced { cluster, first, resumed, stale, changes } => {
                     if !quiet {
                         changes.iter().try_for_each(|change| line(&time, cluster, change, out))?;
                         out.flush()?;
                     }
                     let changed = changes.len() as u64;
-                    let what = if *first {
+                    let what = if *resumed {
+                        "what was known holds".to_owned()
+                    } else if *first {
                         count(changed, "identity", "identities")
                     } else {
                         format!("{} against what was known", count(changed, "change", "changes"))
@@ -64,7 +66,11 @@ impl Render for Text {
                     ))?;
                 }
                 Update::GoAway(go_away) => note(format!("the gateway sends us away: {}", go_away.message)),
-                Update::Begun { .. } | Update::Loading { .. } | Update::Heartbeat => {}
+                Update::Status(status) => {
+                    let why = if status.why.is_empty() { "in step again" } else { &status.why };
+                    note(format!("{}: {why}", status.cluster));
+                }
+                Update::Begun { .. } | Update::Loading { .. } | Update::Heartbeat(_) => {}
             },
             Event::Disconnected { why, retry_in } => {
                 let retry_in = std::time::Duration::from_millis(retry_in.as_millis().try_into().unwrap_or(u64::MAX));
@@ -117,6 +123,7 @@ enum Object<'a> {
     AllSynced { left_out: &'a [String], stale: &'a [String] },
     ClusterRemoved { cluster: &'a str, identities: usize },
     GoAway { message: &'a str },
+    Status { cluster: &'a str, why: &'a str },
     Disconnected { why: String, retry_in_seconds: f64 },
 }
 
@@ -144,7 +151,8 @@ impl Render for Json {
                     out.json_line(&Object::ClusterRemoved { cluster, identities: identities.len() })
                 }
                 Update::GoAway(go_away) => out.json_line(&Object::GoAway { message: &go_away.message }),
-                Update::Begun { .. } | Update::Loading { .. } | Update::Heartbeat => Ok(()),
+                Update::Status(status) => out.json_line(&Object::Status { cluster: &status.cluster, why: &status.why }),
+                Update::Begun { .. } | Update::Loading { .. } | Update::Heartbeat(_) => Ok(()),
             },
             Event::Disconnected { why, retry_in } => {
                 out.json_line(&Object::Disconnected { why: why.to_string(), retry_in_seconds: retry_in.as_secs_f64() })

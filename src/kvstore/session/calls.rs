@@ -217,7 +217,7 @@ impl Session {
     /// confirmed it.
     ///
     /// # Errors
-    /// Any [`SessionError`]; a compacted start shows later, as [`super::Heard::Compacted`].
+    /// Any [`SessionError`]; a compacted start shows later, as [`crate::kvstore::Heard::Compacted`].
     pub async fn watch(&self, prefix: &[u8], start_revision: i64) -> Result<Watch, SessionError> {
         self.open_watch(prefix, Some(end_of_prefix(prefix)), start_revision).await
     }

@@ -2,6 +2,7 @@
 
 mod allocator;
 mod cluster;
+mod history;
 mod subscriptions;
 mod table;
 #[cfg(test)]
@@ -16,11 +17,13 @@ use prometheus::{IntGaugeVec, Registry, TextEncoder};
 
 pub use allocator::AllocatorSeries;
 pub use cluster::ClusterMetrics;
+pub use history::{AcknowledgedGauges, HistoryGauges};
 pub use subscriptions::{FrameKind, SubscriptionEnd, SubscriptionGuard};
 pub use table::{Kind, Spec, markdown, rows};
 
 use super::StatusBoard;
 use cluster::Clusters;
+use history::{Acknowledged, History};
 use subscriptions::Subscriptions;
 
 /// Everything that is counted; cheap to clone.
@@ -31,6 +34,8 @@ struct Inner {
     registry: Registry,
     clusters: Clusters,
     subscriptions: Subscriptions,
+    history: History,
+    acknowledged: Acknowledged,
     allocator: AllocatorSeries,
 }
 
@@ -48,7 +53,11 @@ impl Metrics {
         let clusters = Clusters::new(board);
         register(&registry, &clusters);
         let subscriptions = Subscriptions::new(&registry);
-        Self(Arc::new(Inner { registry, clusters, subscriptions, allocator }))
+        let history = History::new();
+        register(&registry, &history);
+        let acknowledged = Acknowledged::new();
+        register(&registry, &acknowledged);
+        Self(Arc::new(Inner { registry, clusters, subscriptions, history, acknowledged, allocator }))
     }
 
     /// The counters of one cluster, made at first use. Keep the handle rather than ask for each event.
@@ -72,6 +81,21 @@ impl Metrics {
     /// Counts a subscription as open until the guard is dropped or ended.
     pub fn subscription(&self) -> SubscriptionGuard {
         self.0.subscriptions.open()
+    }
+
+    /// Where a scrape reads how much is kept for subscribers that come back.
+    pub fn read_history(&self, read: impl Fn() -> HistoryGauges + Send + Sync + 'static) {
+        self.0.history.read_by(read);
+    }
+
+    /// Where a scrape reads what subscribers have acknowledged.
+    pub fn read_acknowledged(&self, read: impl Fn() -> AcknowledgedGauges + Send + Sync + 'static) {
+        self.0.acknowledged.read_by(read);
+    }
+
+    /// A subscriber has acknowledged, all but so many identities.
+    pub fn acknowledged(&self, rejected: u64) {
+        self.0.acknowledged.note(rejected);
     }
 
     /// A frame was handed to a subscription's stream.

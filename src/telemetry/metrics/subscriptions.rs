@@ -15,13 +15,28 @@ pub enum SubscriptionEnd {
     Overloaded,
     /// The request could not be served.
     Invalid,
+    /// A token could not be resumed, and the client wanted nothing else.
+    NotResumable,
+    /// The client did not read for too long.
+    TooSlow,
+    /// The stream was old enough.
+    MaxAge,
     /// A fault of ours.
     Internal,
 }
 
 impl SubscriptionEnd {
     /// All of them, in the order of their counters.
-    const ALL: [Self; 5] = [Self::Client, Self::Shutdown, Self::Overloaded, Self::Invalid, Self::Internal];
+    const ALL: [Self; 8] = [
+        Self::Client,
+        Self::Shutdown,
+        Self::Overloaded,
+        Self::Invalid,
+        Self::NotResumable,
+        Self::TooSlow,
+        Self::MaxAge,
+        Self::Internal,
+    ];
 
     /// The name in metrics.
     #[must_use]
@@ -31,6 +46,9 @@ impl SubscriptionEnd {
             Self::Shutdown => "shutdown",
             Self::Overloaded => "overloaded",
             Self::Invalid => "invalid",
+            Self::NotResumable => "not-resumable",
+            Self::TooSlow => "too-slow",
+            Self::MaxAge => "max-age",
             Self::Internal => "internal",
         }
     }
@@ -57,13 +75,15 @@ pub enum FrameKind {
     Heartbeat,
     /// The stream ends.
     GoAway,
+    /// A cluster's state changed.
+    ClusterStatus,
     /// What was stale is in step.
     Confirmed,
 }
 
 impl FrameKind {
     /// All of them, in the order of their counters.
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Hello,
         Self::SnapshotBegin,
         Self::SnapshotChunk,
@@ -73,6 +93,7 @@ impl FrameKind {
         Self::ClusterRemoved,
         Self::Heartbeat,
         Self::GoAway,
+        Self::ClusterStatus,
         Self::Confirmed,
     ];
 
@@ -89,6 +110,7 @@ impl FrameKind {
             Self::ClusterRemoved => "cluster_removed",
             Self::Heartbeat => "heartbeat",
             Self::GoAway => "go_away",
+            Self::ClusterStatus => "cluster_status",
             Self::Confirmed => "confirmed",
         }
     }

@@ -159,6 +159,48 @@ pub(super) const FRAMES: Spec = Spec {
     labels: &["kind"],
     help: "Frames handed to subscription streams, by kind.",
 };
+pub(super) const HISTORY_VERSIONS: Spec = Spec {
+    name: "meshgate_history_versions",
+    kind: Kind::Gauge,
+    labels: &[],
+    help: "Replaced versions of clusters that are kept for subscribers that come back.",
+};
+pub(super) const HISTORY_BYTES: Spec = Spec {
+    name: "meshgate_history_bytes",
+    kind: Kind::Gauge,
+    labels: &[],
+    help: "Bytes that these versions keep beside the current ones; an estimate from the number of changes.",
+};
+pub(super) const HISTORY_EVICTED: Spec = Spec {
+    name: "meshgate_history_evicted_total",
+    kind: Kind::Counter,
+    labels: &[],
+    help: "Versions that were dropped before their age, because resume-history-memory was used up.",
+};
+pub(super) const ENCODED_BYTES: Spec = Spec {
+    name: "meshgate_encoded_bytes",
+    kind: Kind::Gauge,
+    labels: &[],
+    help: "Bytes of encoded frames that are kept because several subscribers need the same.",
+};
+pub(super) const ACKNOWLEDGED: Spec = Spec {
+    name: "meshgate_acknowledged",
+    kind: Kind::Gauge,
+    labels: &[CLUSTER, "state"],
+    help: "Subscribers that acknowledge, by whether what they have applied of a cluster is what the gateway has: current, behind.",
+};
+pub(super) const ACKNOWLEDGEMENTS: Spec = Spec {
+    name: "meshgate_acknowledgements_total",
+    kind: Kind::Counter,
+    labels: &[],
+    help: "Acknowledgements of subscribers.",
+};
+pub(super) const ACKNOWLEDGED_REJECTS: Spec = Spec {
+    name: "meshgate_acknowledged_rejects_total",
+    kind: Kind::Counter,
+    labels: &[],
+    help: "Identities that subscribers reported as not applied.",
+};
 pub(super) const ALLOCATIONS: Spec = Spec {
     name: "meshgate_allocator_duration_seconds",
     kind: Kind::Histogram,
@@ -271,7 +313,7 @@ const fn process(name: &'static str, kind: Kind, help: &'static str) -> Spec {
     Spec { name, kind, labels: &[], help }
 }
 
-const OWN: [Spec; 36] = [
+const OWN: [Spec; 43] = [
     BUILD_INFO,
     PEERS,
     IDENTITIES,
@@ -293,6 +335,13 @@ const OWN: [Spec; 36] = [
     SUBSCRIBERS,
     SUBSCRIPTION_ENDS,
     FRAMES,
+    HISTORY_VERSIONS,
+    HISTORY_BYTES,
+    HISTORY_EVICTED,
+    ENCODED_BYTES,
+    ACKNOWLEDGED,
+    ACKNOWLEDGEMENTS,
+    ACKNOWLEDGED_REJECTS,
     ALLOCATIONS,
     ATTEMPTS,
     PATHS,

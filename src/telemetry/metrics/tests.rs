@@ -44,6 +44,8 @@ fn with_everything() -> (Metrics, StatusBoard) {
     cluster.revoked();
     cluster.first_sync(Duration::from_millis(40));
     cluster.sync_again(Duration::from_millis(30));
+    metrics.read_acknowledged(|| AcknowledgedGauges { clusters: [("there".to_owned(), (3, 1))].into() });
+    metrics.acknowledged(2);
     (metrics, board)
 }
 
@@ -91,6 +93,10 @@ fn counts_what_it_is_told() {
         "meshgate_allocator_oldest_lock_seconds 9",
         r#"meshgate_peers{state="synced"} 1"#,
         r#"meshgate_peers{state="configured"} 0"#,
+        r#"meshgate_acknowledged{cluster="there",state="current"} 3"#,
+        r#"meshgate_acknowledged{cluster="there",state="behind"} 1"#,
+        "meshgate_acknowledgements_total 1",
+        "meshgate_acknowledged_rejects_total 2",
     ] {
         assert!(scrape.lines().any(|found| found == line), "no line {line} in\n{scrape}");
     }
@@ -103,7 +109,8 @@ fn a_removed_cluster_leaves_no_series_and_returns_at_zero() {
     board.remove("there");
     metrics.forget_cluster("there");
     stale.reject("out-of-range");
-    assert!(!metrics.scrape().contains(r#"cluster="there""#));
+    let of_cluster = |line: &&str| line.contains(r#"cluster="there""#) && !line.starts_with("meshgate_acknowledged{");
+    assert_eq!(metrics.scrape().lines().find(of_cluster), None);
 
     let _kept = metrics.cluster("there");
     let scrape = metrics.scrape();

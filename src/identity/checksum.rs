@@ -6,8 +6,7 @@
 
 use twox_hash::XxHash3_64;
 
-use super::entry::Label;
-use crate::identity::NumericIdentity;
+use super::NumericIdentity;
 
 /// What one (number, key string) adds, modulo 2^64, to a cluster's checksum.
 #[must_use]
@@ -16,21 +15,14 @@ pub fn contribution(number: NumericIdentity, key_string: &str) -> u64 {
 }
 
 /// The hash of a key string in stored form.
-pub(super) fn key_hash(key_string: &str) -> u64 {
+#[must_use]
+pub fn key_hash(key_string: &str) -> u64 {
     XxHash3_64::oneshot(key_string.as_bytes())
 }
 
-/// The same from labels; `text` is room for the key string.
-pub(super) fn key_hash_of(labels: &[Label], text: &mut Vec<u8>) -> u64 {
-    text.clear();
-    for label in labels {
-        text.extend_from_slice(label.as_bytes());
-        text.push(b';');
-    }
-    XxHash3_64::oneshot(text)
-}
-
-pub(super) fn contribution_of_hash(number: NumericIdentity, key_hash: u64) -> u64 {
+/// The same of a key string's hash.
+#[must_use]
+pub fn contribution_of_hash(number: NumericIdentity, key_hash: u64) -> u64 {
     XxHash3_64::oneshot_with_seed(u64::from(number.get()), &key_hash.to_le_bytes())
 }
 

@@ -1,6 +1,13 @@
 //! The state machine of a subscription, without a network: every interleaving of publications and reads is one of these.
 
+mod filters;
+mod model;
+mod resume;
+mod sharing;
+mod slow;
+
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use proptest::prelude::*;
@@ -9,8 +16,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::expected::Expected;
+use super::part::Shelf;
 use super::request::{FrameLimits, Plan};
-use super::stream::Session;
+use super::stream::{End, Next, Reader, Session, Shared};
 use crate::api::pb;
 use crate::api::pb::subscribe_response::Frame;
 use crate::client::{Fold, Update};
@@ -34,32 +42,68 @@ fn put(builder: &mut ClusterBuilder, offset: u32, value: u32) {
     builder.upsert(number, &format!("k8s:value={value};"), 1).unwrap();
 }
 
+fn remove(builder: &mut ClusterBuilder, offset: u32) {
+    builder.remove(NumericIdentity::new(builder.current().range().min() + offset));
+}
+
 fn sync(builder: &mut ClusterBuilder) {
-    builder.set_synced(SourcePosition { etcd_cluster_id: 1, revision: 7 });
+    sync_at(builder, 7);
+}
+
+fn sync_at(builder: &mut ClusterBuilder, revision: i64) {
+    builder.set_synced(SourcePosition { etcd_cluster_id: 1, revision });
+}
+
+fn shared(view: &View) -> Shared {
+    Shared {
+        view: view.clone(),
+        shelf: Shelf::default(),
+        reserved: std::sync::Arc::default(),
+        resume_wait: Duration::from_secs(30),
+        hold: Duration::from_mins(5),
+        status: StatusBoard::default(),
+        stop: CancellationToken::new(),
+    }
 }
 
 struct Subscriber {
-    session: Session,
+    reader: Reader,
     fold: Fold,
+    modes: Vec<pb::ClusterMode>,
     _ready: watch::Sender<bool>,
 }
 
 impl Subscriber {
     fn new(view: &View, status: &StatusBoard, request: pb::SubscribeRequest) -> Self {
+        let fold = Fold::of(&request);
+        Self::again(&shared(view), status, request, fold)
+    }
+
+    /// A stream for a client that holds that already.
+    fn again(shared: &Shared, status: &StatusBoard, mut request: pb::SubscribeRequest, mut fold: Fold) -> Self {
+        fold.begin();
+        request.resume_tokens = fold.tokens();
         let (ready, readiness) = watch::channel(true);
         let plan = Plan::new(request, FrameLimits::default()).unwrap();
-        let give_up = Instant::now() + std::time::Duration::from_secs(30);
-        let expected = Expected::new(status.clone(), readiness, give_up);
-        let mut session = Session::new(plan, view.clone(), expected, CancellationToken::new());
-        session.modes();
-        Self { session, fold: Fold::new(false), _ready: ready }
+        let give_up = Instant::now() + Duration::from_secs(30);
+        let expected = Expected::new(status.clone(), readiness.clone(), give_up);
+        let shared = Shared { status: status.clone(), ..shared.clone() };
+        let mut session = Session::new(plan, shared, expected, None);
+        let modes = session.modes();
+        Self { reader: Reader::new(session, readiness), fold, modes, _ready: ready }
     }
 
     /// The frame that can be had now, folded.
     fn next(&mut self) -> Option<(Frame, Vec<Update>)> {
-        let frame = self.session.next().now_or_never()??;
+        let Next::Message(message) = self.reader.next().now_or_never()? else { return None };
+        let frame = message.frame();
         let updates = self.fold.apply(frame.clone()).unwrap();
         Some((frame, updates))
+    }
+
+    async fn wait(&mut self) -> String {
+        let Next::Message(message) = self.reader.next().await else { panic!("a frame") };
+        name(&message.frame())
     }
 
     fn names(&mut self) -> Vec<String> {
@@ -72,7 +116,10 @@ fn name(frame: &Frame) -> String {
         Frame::Hello(_) => "hello".to_owned(),
         Frame::SnapshotBegin(frame) => format!("begin {}@{}", frame.cluster, frame.cluster_id),
         Frame::SnapshotChunk(frame) => format!("chunk {} {}", frame.cluster, frame.identities.len()),
-        Frame::Synced(frame) => format!("synced {} {}", frame.cluster, frame.count),
+        Frame::Synced(frame) => {
+            let resumed = if frame.resumed { "resumed" } else { "synced" };
+            format!("{resumed} {} {}", frame.cluster, frame.count)
+        }
         Frame::AllSynced(frame) => format!("all synced but {:?}", frame.left_out),
         Frame::Batch(frame) => {
             let more = if frame.more { "…" } else { "" };
@@ -81,6 +128,7 @@ fn name(frame: &Frame) -> String {
         Frame::ClusterRemoved(frame) => format!("removed {}@{}", frame.cluster, frame.cluster_id),
         Frame::Heartbeat(_) => "heartbeat".to_owned(),
         Frame::GoAway(_) => "go away".to_owned(),
+        Frame::ClusterStatus(frame) => format!("status {}", frame.cluster),
         Frame::Confirmed(frame) => format!("confirmed {}@{}", frame.cluster, frame.cluster_id),
     }
 }
@@ -133,7 +181,7 @@ async fn a_stale_cluster_is_told_as_such_and_confirmed_behind_the_difference() {
         view.publish(builder.build());
     }
     let mut sub = Subscriber::new(&view, &status, pb::SubscribeRequest { max_items: 2, ..Default::default() });
-    let modes = sub.session.modes();
+    let modes = sub.modes.clone();
     assert!(modes.iter().all(|mode| mode.stale && mode.mode() == pb::ServeMode::Snapshot), "{modes:?}");
     assert_eq!(sub.names().len(), 7);
     assert!(sub.fold.mesh().values().all(|cluster| cluster.stale));
@@ -156,7 +204,7 @@ async fn a_stale_cluster_is_told_as_such_and_confirmed_behind_the_difference() {
     assert_eq!(sub.names(), ["batch b +1 -0"], "once is enough");
 
     let mut later = Subscriber::new(&view, &status, pb::SubscribeRequest::default());
-    assert!(later.session.modes().iter().all(|mode| !mode.stale));
+    assert!(later.modes.iter().all(|mode| !mode.stale));
     assert!(!later.names().iter().any(|name| name.starts_with("confirmed")), "nobody said that it was stale");
 }
 
@@ -173,7 +221,8 @@ async fn all_synced_names_the_stale_ones() {
         Frame::AllSynced(all_synced) => Some(all_synced),
         _ => None,
     });
-    assert_eq!(all_synced, Some(pb::AllSynced { left_out: vec![], stale: vec!["b".to_owned()] }));
+    let expected = pb::AllSynced { stale: vec!["b".to_owned()], ..pb::AllSynced::default() };
+    assert_eq!(all_synced, Some(expected));
 }
 
 #[tokio::test]
@@ -324,7 +373,7 @@ async fn the_least_interval_folds_changes() {
             assert_eq!(sub.names(), ["batch a +1 -0"], "the first change does not wait");
         }
     }
-    assert_eq!(name(&sub.session.next().await.unwrap()), "batch a +2 -0");
+    assert_eq!(sub.wait().await, "batch a +2 -0");
     assert_eq!(begin.elapsed(), std::time::Duration::from_secs(1));
 }
 
@@ -338,8 +387,8 @@ async fn all_synced_waits_for_what_may_come_and_not_for_what_may_not() {
     assert_eq!(sub.names(), [""; 0]);
     // A peer's file is removed before the peer ever came.
     let wait = tokio::spawn(async move {
-        let frame = sub.session.next().await.unwrap();
-        (sub, name(&frame))
+        let frame = sub.wait().await;
+        (sub, frame)
     });
     tokio::task::yield_now().await;
     status.remove("b");
@@ -351,9 +400,9 @@ async fn all_synced_waits_for_what_may_come_and_not_for_what_may_not() {
     let begin = Instant::now();
     let mut sub =
         Subscriber::new(&view, &status, pb::SubscribeRequest { clusters: vec!["b".into()], ..Default::default() });
-    assert_eq!(name(&sub.session.next().await.unwrap()), r#"all synced but ["b"]"#);
+    assert_eq!(sub.wait().await, r#"all synced but ["b"]"#);
     assert_eq!(begin.elapsed(), std::time::Duration::from_secs(30));
-    assert_eq!(name(&sub.session.next().await.unwrap()), "heartbeat");
+    assert_eq!(sub.wait().await, "heartbeat");
     assert_eq!(begin.elapsed(), std::time::Duration::from_mins(1));
 }
 
