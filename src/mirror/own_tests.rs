@@ -7,7 +7,7 @@ use super::own::OwnRecords;
 use crate::allocator::{Inserted, Key, Masters, RecordListener, Vanished};
 use crate::identity::{ClusterId, ClusterName, IdentityRange, MaxConnectedClusters, NumericIdentity};
 use crate::telemetry::StatusBoard;
-use crate::view::{ClusterBuilder, Interner, SourcePosition, View};
+use crate::view::{ClusterBuilder, Contents, Interner, SourcePosition, View};
 
 const WIDTH: MaxConnectedClusters = MaxConnectedClusters::C255;
 const BASE: u32 = 5 << 16;
@@ -155,6 +155,8 @@ fn an_allocation_is_shown_at_once_and_the_watch_adds_nothing() {
     assert_eq!(rig.insert(1, A, 101), Inserted::Seen);
     assert_eq!(rig.shown(), contents(&[(1, A)]));
     assert_eq!(rig.position(), None, "the store was not there yet");
+    let contents_of_token = Contents::of(rig.view.load().cluster(rig.id).unwrap()).unwrap();
+    assert_eq!((contents_of_token.etcd_cluster_id, contents_of_token.count), (1, 1), "a token names what is shown");
     assert_eq!(rig.records.numbers_of(&Key::parse(A).unwrap()).len(), 1);
     changes.borrow_and_update();
     let before = rig.view.load();

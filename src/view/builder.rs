@@ -68,6 +68,7 @@ impl ClusterBuilder {
             by_list: false,
             state: SyncState::Listing,
             position: None,
+            ahead: false,
             pages: Pages::default(),
             index: Index::default(),
             len: 0,
@@ -229,6 +230,7 @@ impl ClusterBuilder {
             by_list: false,
             state: SyncState::Listing,
             position: None,
+            ahead: false,
             pages: Pages::default(),
             index: Index::default(),
             len: 0,
@@ -258,9 +260,10 @@ impl ClusterBuilder {
         std::mem::take(&mut self.renewed)
     }
 
-    /// Marks the version as one that shows more than its source does at any position: it has none then.
+    /// Marks the versions from here on, until another one is gone back to, as showing more than their source does at any
+    /// position.
     pub fn set_ahead(&mut self) {
-        self.next.position = None;
+        self.next.ahead = true;
     }
 
     /// Whether anything but the position differs from what was last built.

@@ -38,6 +38,8 @@ pub struct ClusterView {
     pub(super) by_list: bool,
     pub(super) state: SyncState,
     pub(super) position: Option<SourcePosition>,
+    /// More is shown than the source has told up to there.
+    pub(super) ahead: bool,
     pub(super) pages: Pages,
     pub(super) index: Index,
     pub(super) len: usize,
@@ -107,9 +109,15 @@ impl ClusterView {
     }
 
     /// Where it stands in its source, once synced. Nowhere while it shows allocations of our own that the source has not
-    /// told yet: it is no state of the source then, and nobody could go on from it elsewhere.
+    /// told yet: it is no state of the source then.
     #[must_use]
     pub fn position(&self) -> Option<SourcePosition> {
+        self.position.filter(|_| !self.ahead)
+    }
+
+    /// Up to where everything that the source told is in it, whatever else is.
+    #[must_use]
+    pub fn told(&self) -> Option<SourcePosition> {
         self.position
     }
 

@@ -51,7 +51,7 @@ impl Contents {
     /// Those of a version that has a position.
     #[must_use]
     pub fn of(version: &ClusterView) -> Option<Self> {
-        let SourcePosition { etcd_cluster_id, .. } = version.position()?;
+        let SourcePosition { etcd_cluster_id, .. } = version.told()?;
         Some(Self { etcd_cluster_id, count: version.len() as u64, checksum: version.checksum() })
     }
 }

@@ -262,7 +262,7 @@ impl Feed {
 impl Live {
     /// Of what the client holds, at the latest revision that anybody knows it to be of.
     fn token(&self, plan: &Plan) -> Bytes {
-        let own = self.held.position().map_or(0, |position| position.revision);
+        let own = self.held.told().map_or(0, |position| position.revision);
         match self.resumed.filter(|given| given.revision > own) {
             Some(given) => given.encode(self.held.name().as_str(), plan.shape.fingerprint()),
             None => token(&self.held, &plan.shape),

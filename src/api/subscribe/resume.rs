@@ -20,7 +20,7 @@ pub(super) enum Verdict {
 /// Judges a token against `now`, the current version. `applied` was asked for before `now` was loaded: whatever is known to
 /// be applied is in it.
 pub(super) fn judge(view: &View, now: &Arc<ClusterView>, applied: Option<SourcePosition>, token: &Token) -> Verdict {
-    let Some(position) = now.position().filter(|_| now.is_synced()) else {
+    let Some(position) = now.told().filter(|_| now.is_synced()) else {
         return Verdict::Wait("the gateway has not read all of the cluster yet");
     };
     let same_etcd = position.etcd_cluster_id == token.contents.etcd_cluster_id;
@@ -29,7 +29,7 @@ pub(super) fn judge(view: &View, now: &Arc<ClusterView>, applied: Option<SourceP
     let behind = same_etcd && applied < token.revision;
     match view.find(now, &token.contents) {
         Some(version) => {
-            let seen = version.position().is_some_and(|position| position.revision >= token.revision);
+            let seen = version.told().is_some_and(|position| position.revision >= token.revision);
             Verdict::Resume(version, (behind && !seen).then_some(token.revision))
         }
         None if behind => Verdict::Wait("the gateway is behind what the token stands for"),

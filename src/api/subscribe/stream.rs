@@ -479,7 +479,7 @@ impl Session {
         let applied = self.shared.view.applied(id);
         // What was published up to there is what is told next.
         self.refresh();
-        let position = self.mesh.cluster(id).and_then(|cluster| cluster.position());
+        let position = self.mesh.cluster(id).and_then(|cluster| cluster.told());
         let reached = [applied, position].into_iter().flatten().any(|position| position.revision >= revision);
         let waits = !reached && now < until;
         if !waits {

@@ -45,7 +45,7 @@ impl TokenError {
 impl Token {
     /// The token of a version that has a position.
     pub(super) fn of(version: &ClusterView) -> Option<Self> {
-        let SourcePosition { revision, .. } = version.position()?;
+        let SourcePosition { revision, .. } = version.told()?;
         Some(Self { contents: Contents::of(version)?, revision })
     }
 
