@@ -104,8 +104,8 @@ async fn g06_an_unlock_without_a_quorum_blocks_nobody_for_longer_than_the_locks_
     }
     let client = cluster.members()[0].client();
     let since = Instant::now();
-    let allocation = b.allocator.allocate(&labels, Instant::now() + SOON).await.unwrap();
-    assert!(allocation.is_new);
+    // New or not: an attempt without a quorum may have been done all the same, and is found by the next one.
+    b.allocator.allocate(&labels, Instant::now() + SOON).await.unwrap();
     assert!(since.elapsed() < locks.ttl * 2 + Duration::from_secs(6), "{:?}", since.elapsed());
     eventually("no lock is left", SOON, || async { dump(&client, &format!("{BASE}/locks/")).await.is_empty() }).await;
 }
