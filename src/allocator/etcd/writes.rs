@@ -59,14 +59,17 @@ impl EtcdBackend {
                     Op::Put { key: master.clone(), value: key.as_str().into(), lease: 0 },
                     Op::Put { key: slave.to_string(), value: number.to_string().into(), lease },
                 ],
-                or_else: vec![Op::List(slaves.clone()), Op::Get(master.clone())],
+                // The references are asked for afterwards, where it failed: all of this goes through etcd's log, and the
+                // labels twice more would be a quarter of it.
+                or_else: vec![Op::Get(master.clone())],
             })
             .await?;
         if answer.succeeded {
             return Ok(Attempt::Done(answer.revision));
         }
-        self.not_written(&slave, answer.read(0));
-        Ok(match (self.number_in_use(&slaves, answer.read(0)), answer.read(1).first()) {
+        let now = self.0.store.txn(Txn { then: vec![Op::List(slaves.clone())], ..Txn::default() }).await?;
+        self.not_written(&slave, now.read(0));
+        Ok(match (self.number_in_use(&slaves, now.read(0)), answer.read(0).first()) {
             (Some(number), _) => Attempt::InUseAs(number),
             (None, Some(_)) => Attempt::NumberTaken,
             (None, None) => Attempt::Locked,
