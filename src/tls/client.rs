@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::ClientConfig;
+use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -119,6 +120,9 @@ impl ClientTls {
             None => builder.with_no_client_auth(),
         };
         config.alpn_protocols = vec![ALPN_H2.to_vec()];
+        // A resumed handshake shows no certificate: one that has expired or been replaced since would go unnoticed, on either
+        // side. Connections are few and long.
+        config.resumption = Resumption::disabled();
         Ok(Loaded { fingerprint, config: Arc::new(config), leaf: identity.map(|identity| identity.leaf) })
     }
 }
