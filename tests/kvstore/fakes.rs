@@ -6,6 +6,7 @@ use tonic::Status;
 
 use super::{Copy, Seen, connect, timing};
 use crate::support::fake_etcd::{FakeEtcd, OpenWatch, header, holding, kv, put};
+use crate::support::fake_leases::Renewal;
 
 const ID: u64 = 7;
 const WATCH: i64 = 3;
@@ -288,4 +289,40 @@ async fn t07_a_denied_watch_is_a_denial() {
     };
     let (_watch, error) = tokio::join!(opened, copy.until_over(&session));
     assert_eq!((error.reason(), error.is_retryable()), ("permission-denied", false));
+}
+
+/// All renewals go over one stream, and what becomes of one lease is that lease's matter (G5).
+#[tokio::test]
+async fn g05_a_lease_that_is_gone_or_not_answered_costs_the_others_nothing() {
+    let fake = FakeEtcd::start(holding(ID, 10, &KEYS)).await;
+    let session = connect(fake.config()).await;
+    fake.leases.judge(ID, |_| Renewal::Lives(60));
+    assert_eq!(session.lease_keep_alive(1).await, Ok(60));
+    fake.leases.judge(ID, |id| match id {
+        2 => Renewal::Lives(0),
+        3 => Renewal::Ignored,
+        _ => Renewal::Lives(30),
+    });
+    let silent = tokio::spawn({
+        let session = session.clone();
+        async move { session.lease_keep_alive(3).await }
+    });
+    let (first, gone, fourth) =
+        tokio::join!(session.lease_keep_alive(1), session.lease_keep_alive(2), session.lease_keep_alive(4));
+    assert_eq!((first, gone, fourth), (Ok(30), Err(SessionError::LeaseNotFound), Ok(30)));
+    assert!(!silent.is_finished(), "nobody waited for it");
+    assert_eq!(fake.leases.streams(), 1);
+    assert!(matches!(silent.await.unwrap(), Err(SessionError::Deadline(_))));
+    // A stream on which an answer failed to come is not asked again; one that the server ends is opened anew.
+    assert_eq!(session.lease_keep_alive(1).await, Ok(30));
+    assert_eq!(fake.leases.streams(), 2);
+    fake.leases.judge(ID, |_| Renewal::Ends);
+    assert_eq!(session.lease_keep_alive(1).await.unwrap_err().reason(), "unavailable");
+    fake.leases.judge(ID, |_| Renewal::Lives(60));
+    assert_eq!(session.lease_keep_alive(1).await, Ok(60));
+    assert_eq!(fake.leases.streams(), 3);
+    // Another etcd's answer ends the session, here as everywhere (R5).
+    fake.leases.judge(8, |_| Renewal::Lives(60));
+    let changed = SessionError::ClusterIdChanged { expected: ID, found: 8 };
+    assert_eq!(session.lease_keep_alive(1).await, Err(changed));
 }

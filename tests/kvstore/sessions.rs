@@ -58,10 +58,10 @@ async fn leases() {
     let lease = session.lease_grant(60).await.unwrap();
     session.put(b"l", Bytes::new(), lease).await.unwrap();
     assert_eq!(session.get(b"l").await.unwrap().0.unwrap().lease, lease);
-    assert_eq!(session.lease_keep_alive_once(lease).await.unwrap(), 60);
+    assert_eq!(session.lease_keep_alive(lease).await.unwrap(), 60);
     session.lease_revoke(lease).await.unwrap();
     assert_eq!(session.get(b"l").await.unwrap().0, None);
-    assert_eq!(session.lease_keep_alive_once(lease).await.unwrap_err(), SessionError::LeaseNotFound);
+    assert_eq!(session.lease_keep_alive(lease).await.unwrap_err(), SessionError::LeaseNotFound);
     assert_eq!(session.put(b"l", Bytes::new(), lease).await.unwrap_err(), SessionError::LeaseNotFound);
     assert!(session.get(b"l").await.is_ok(), "the session is none the worse");
 }

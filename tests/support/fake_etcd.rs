@@ -4,10 +4,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
+use super::fake_leases::FakeLeases;
 use etcd_client::proto::{
     PbCompactionRequest, PbCompactionResponse, PbDeleteRequest, PbDeleteResponse, PbEvent, PbKeyValue, PbKvServer,
-    PbKvService, PbPutRequest, PbPutResponse, PbRangeRequest, PbRangeResponse, PbRangeStreamResponse, PbResponseHeader,
-    PbTxnRequest, PbTxnResponse, PbWatchRequest, PbWatchRequestUnion, PbWatchResponse, PbWatchServer, PbWatchService,
+    PbKvService, PbLeaseServer, PbPutRequest, PbPutResponse, PbRangeRequest, PbRangeResponse, PbRangeStreamResponse,
+    PbResponseHeader, PbTxnRequest, PbTxnResponse, PbWatchRequest, PbWatchRequestUnion, PbWatchResponse, PbWatchServer,
+    PbWatchService,
 };
 use meshgate::kvstore::EtcdConfig;
 use tokio::net::TcpListener;
@@ -28,6 +30,7 @@ pub struct FakeEtcd {
     port: u16,
     part: Arc<Part>,
     watches: mpsc::Receiver<OpenWatch>,
+    pub leases: Arc<FakeLeases>,
     _server: AbortOnDropHandle<()>,
 }
 
@@ -61,12 +64,14 @@ impl FakeEtcd {
             asked: Mutex::default(),
             watches: opened,
         });
+        let leases = Arc::new(FakeLeases::default());
         let serving = tonic::transport::Server::builder()
             .add_service(PbKvServer::from_arc(Arc::clone(&part)))
             .add_service(PbWatchServer::from_arc(Arc::clone(&part)))
+            .add_service(PbLeaseServer::from_arc(Arc::clone(&leases)))
             .serve_with_incoming(TcpIncoming::from(listener));
         let server = tokio::spawn(async move { serving.await.unwrap() });
-        Self { port, part, watches, _server: AbortOnDropHandle::new(server) }
+        Self { port, part, watches, leases, _server: AbortOnDropHandle::new(server) }
     }
 
     pub fn config(&self) -> EtcdConfig {

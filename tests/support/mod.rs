@@ -1,6 +1,7 @@
 //! What black-box tests share: the devkit, and waiting for a condition instead of sleeping.
 
 pub mod fake_etcd;
+pub mod fake_leases;
 pub mod proxy;
 
 use std::future::Future;

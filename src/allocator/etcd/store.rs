@@ -222,7 +222,7 @@ impl Store {
     /// # Errors
     /// [`SessionError::LeaseNotFound`] if it is gone, and any other.
     pub async fn renew(&self, lease: i64) -> Result<(), SessionError> {
-        self.sessions.current(self.patience).await?.lease_keep_alive_once(lease).await.map(drop)
+        self.sessions.current(self.patience).await?.lease_keep_alive(lease).await.map(drop)
     }
 
     /// Ends a lease and deletes what hangs on it.

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use etcd_client::{DeleteOptions, GetOptions, PutOptions, Txn, TxnResponse};
 
-use super::{A_PAGE, A_WATCH, DECODE_LIMIT, Session, gone};
+use super::{A_PAGE, A_WATCH, DECODE_LIMIT, Session};
 use crate::kvstore::types::end_of_prefix;
 use crate::kvstore::watch::{self, Watch};
 use crate::kvstore::{KeyValue, RangePage, Reads, SessionError};
@@ -194,21 +194,18 @@ impl Session {
         Ok(())
     }
 
-    /// Renews a lease; the seconds that it has from now on.
+    /// Renews a lease, on the one stream that all renewals of the session share; the seconds that it has from now on.
     ///
     /// # Errors
     /// Any [`SessionError`]; [`SessionError::LeaseNotFound`] where it is gone.
-    pub async fn lease_keep_alive_once(&self, id: i64) -> Result<i64, SessionError> {
+    pub async fn lease_keep_alive(&self, id: i64) -> Result<i64, SessionError> {
         self.alive()?;
-        let mut leases = self.0.client.lease_client();
-        let renewed = async {
-            // Opening asks once and keeps the answer's header to itself; the second answer is one that can be checked.
-            let (mut keeper, mut answers) = leases.keep_alive(id).await?;
-            keeper.keep_alive().await?;
-            answers.message().await
-        };
-        let (answer, _) = self.call("the renewal of a lease", renewed).await?;
-        let answer = answer.ok_or_else(|| self.end(gone()))?;
+        let renewal = self.0.renewals.renew(self.0.client.lease_client(), id);
+        let answer = self.patiently("the renewal of a lease", self.0.timing.call, renewal).await;
+        if matches!(answer, Err(SessionError::Deadline(_))) {
+            self.0.renewals.close();
+        }
+        let answer = self.judged(answer)?;
         self.check(answer.header())?;
         if answer.ttl() > 0 { Ok(answer.ttl()) } else { Err(SessionError::LeaseNotFound) }
     }

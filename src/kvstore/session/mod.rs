@@ -1,6 +1,7 @@
 //! One connection to one etcd incarnation; the only way to call it, so that every response header is checked.
 
 mod calls;
+mod renewals;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use etcd_client::{Client, GetOptions, KvClient, ResponseHeader};
 use tokio::time::{Instant, timeout};
 
+use self::renewals::Renewals;
 use crate::kvstore::connect::told_by;
 use crate::kvstore::wire::Fate;
 use crate::kvstore::{SessionError, Timing};
@@ -92,6 +94,7 @@ impl Opening {
             certificate,
             timing,
             ending,
+            renewals: Renewals::default(),
         })))
     }
 }
@@ -112,6 +115,7 @@ struct Inner {
     revision: AtomicI64,
     timing: Timing,
     ending: Arc<Ending>,
+    renewals: Renewals,
 }
 
 impl fmt::Debug for Inner {
