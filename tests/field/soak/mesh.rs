@@ -80,8 +80,27 @@ impl Mesh {
         let own_changes = Changes::of_our_own(own_cluster, own_contents, seed);
         let mut mesh = Self { peers, spare, pki, directory, own, own_changes, subscribers, gateway };
         mesh.agree("in the beginning").await;
+        mesh.lease_renewed().await;
         mesh.forget().await;
         mesh
+    }
+
+    /// Waits until the gateway has renewed a lease: the stream for that is opened by the first renewal, stays, and is two
+    /// tasks.
+    async fn lease_renewed(&self) {
+        let mut client = self.own.client();
+        let mut left = BTreeMap::new();
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            for lease in client.leases().await.unwrap().leases() {
+                let now = client.lease_time_to_live(lease.id(), None).await.unwrap().ttl();
+                if left.insert(lease.id(), now).is_some_and(|before| before < now) {
+                    return;
+                }
+            }
+            assert!(Instant::now() < deadline, "no lease was renewed, of {left:?}");
+            sleep(Duration::from_millis(20)).await;
+        }
     }
 
     /// Faults at one peer, one after the other, to agreement; the time from the end of the last one on.
