@@ -1,6 +1,6 @@
 //! `Subscribe`: the merged picture of the mesh, then every change, to any number of subscribers.
 //!
-//! [`request`] checks what is asked for ([`selector`], [`filter`], [`token`]), [`stream`] decides which frame comes next,
+//! [`request`] checks what is asked for ([`selector`], [`filter`], [`token`]), [`stream`] waits and [`session`] decides which frame comes next,
 //! [`feed`] follows one cluster, [`resume`] judges tokens, [`part`] cuts and shares what is told, [`expected`] knows what the
 //! subscriber still waits for, [`wire`] carries it. Here a subscription is opened, counted and ended.
 
@@ -10,8 +10,10 @@ mod filter;
 mod message;
 mod part;
 mod request;
+mod reserved;
 mod resume;
 mod selector;
+mod session;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -37,7 +39,8 @@ use self::message::Message;
 use self::part::Shelf;
 pub use self::request::FrameLimits;
 use self::request::Plan;
-use self::stream::{End, Next, Reader, Session, Shared, lock};
+use self::session::Session;
+use self::stream::{End, Next, Reader, Shared, lock};
 pub(super) use self::token::Token;
 use self::watchdog::Watchdog;
 pub(super) use self::wire::WithSubscribe;

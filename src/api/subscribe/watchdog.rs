@@ -8,7 +8,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::stream::{Session, lock};
+use super::session::Session;
+use super::stream::lock;
 
 /// How many looks there are in the time that a version is held.
 const LOOKS: u32 = 8;
