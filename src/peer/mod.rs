@@ -11,6 +11,7 @@ mod heartbeat;
 mod keeping;
 mod lifecycle;
 mod manager;
+mod pursuit;
 mod register;
 pub mod state;
 mod tenure;

@@ -4,6 +4,7 @@
 //! Whatever happens, what a client holds of a cluster is what the store held at some revision, seen through the client's
 //! filter, and never at an older one than before; in the end it is what the store holds.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::*;
