@@ -8,6 +8,7 @@
 //! - [`allocator`]: one label set, one number, across every node of the cluster.
 //! - [`peer`]: the directory of peers, the life of one, what it may say, who owns which cluster ID.
 //! - [`pb`]: what `proto/` says, generated. [`api`]: the gRPC services. [`client`]: the other end of them.
+//! - [`access`]: who may do what, by the names in a client's certificate.
 //! - [`telemetry`]: metrics, status, health, logs.
 //! - [`config`], [`gateway`], [`cli`]: one validated configuration, the composition root, the command line.
 //! - [`backoff`]: the one wait between attempts.
@@ -18,6 +19,8 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+#[cfg(feature = "server")]
+pub mod access;
 #[cfg(feature = "server")]
 pub mod allocator;
 #[cfg(feature = "server")]

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use meshgate::access::Access;
 use meshgate::api::{self, Parts, Security, ServerOptions, SubscribeOptions};
 use meshgate::devkit::fill::LabelMix;
 use meshgate::identity::{ClusterId, ClusterName, IdentityRange, MaxConnectedClusters, NumericIdentity};
@@ -52,7 +53,14 @@ async fn serve(view: &View) -> Result<(SocketAddr, CancellationToken), Box<dyn E
     let (status, stop) = (StatusBoard::default(), CancellationToken::new());
     let metrics = Metrics::new(status.clone());
     let ready = tokio::sync::watch::channel(true).1;
-    let parts = Parts { cluster: ClusterName::new("a")?, view: view.clone(), status, metrics, ready };
+    let parts = Parts {
+        cluster: ClusterName::new("a")?,
+        view: view.clone(),
+        status,
+        metrics,
+        ready,
+        access: Access::default(),
+    };
     let options = ServerOptions {
         max_connections: 2 * IDLE,
         // The clients of the idle figure are bytes on a socket, and answer no ping.

@@ -9,6 +9,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -25,7 +26,10 @@ use tonic::service::Routes;
 use tower::Service as _;
 
 use super::PeerInfo;
+use super::authorize::Authorizer;
+use super::crowd::Crowd;
 use super::server::Security;
+use crate::telemetry::ClientRefusal;
 use crate::tls::{self, CertFacts, OtherSide};
 
 /// What every HTTP/2 client sends first.
@@ -42,6 +46,8 @@ const MAX_HEADERS: u32 = 16 << 10;
 pub(super) enum HandshakeError {
     #[error("no TLS and HTTP/2 handshake within {0:?}")]
     Timeout(Duration),
+    #[error("it was the oldest of as many handshakes as may be in progress")]
+    Crowd,
     #[error("TLS: {}", tls_words(.0))]
     Tls(#[source] io::Error),
     #[error("closed before the HTTP/2 preface: {0}")]
@@ -56,7 +62,18 @@ impl HandshakeError {
         match self {
             Self::Closed(_) => true,
             Self::Tls(error) => error.kind() == io::ErrorKind::UnexpectedEof,
-            Self::Timeout(_) | Self::Protocol(_) => false,
+            Self::Timeout(_) | Self::Crowd | Self::Protocol(_) => false,
+        }
+    }
+
+    /// What it counts as; a client that left counts as nothing.
+    pub(super) fn refusal(&self) -> Option<ClientRefusal> {
+        match self {
+            Self::Timeout(_) => Some(ClientRefusal::HandshakeTimeout),
+            Self::Crowd => Some(ClientRefusal::HandshakeCrowd),
+            Self::Tls(_) => Some(ClientRefusal::Tls),
+            Self::Protocol(_) => Some(ClientRefusal::Protocol),
+            Self::Closed(_) => None,
         }
     }
 }
@@ -73,6 +90,8 @@ fn tls_words(error: &io::Error) -> String {
 pub(super) struct Shared {
     pub(super) routes: Routes,
     pub(super) security: Security,
+    pub(super) authorizer: Arc<Authorizer>,
+    pub(super) crowd: Crowd,
     pub(super) handshake_timeout: Duration,
     pub(super) keepalive_interval: Duration,
     pub(super) keepalive_timeout: Duration,
@@ -143,10 +162,14 @@ impl Shared {
         handshake: impl Future<Output = Result<T, HandshakeError>>,
     ) -> Result<Option<T>, HandshakeError> {
         let within = self.handshake_timeout;
-        match self.stop.run_until_cancelled(timeout(within, handshake)).await {
-            Some(Ok(done)) => done.map(Some),
-            Some(Err(_)) => Err(HandshakeError::Timeout(within)),
-            None => Ok(None),
+        let place = self.crowd.enter();
+        tokio::select! {
+            done = timeout(within, handshake) => match done {
+                Ok(done) => done.map(Some),
+                Err(_) => Err(HandshakeError::Timeout(within)),
+            },
+            () = place.must_leave.cancelled() => Err(HandshakeError::Crowd),
+            () = self.stop.cancelled() => Ok(None),
         }
     }
 }
@@ -163,13 +186,21 @@ where
         .max_concurrent_streams(MAX_STREAMS)
         .max_header_list_size(MAX_HEADERS)
         .max_send_buf_size(SEND_BUFFER);
-    let routes = shared.routes;
+    let (routes, authorizer) = (shared.routes, shared.authorizer);
     let for_requests = peer.clone();
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
-        request.extensions_mut().insert(for_requests.clone());
-        // Routes are always ready.
-        let answer = routes.clone().call(request);
-        async move { Ok::<_, Infallible>(answer.await.unwrap_or_else(|never| match never {})) }
+        let granted = authorizer.judge(request.uri().path(), &for_requests).map(|grant| {
+            request.extensions_mut().insert(grant);
+            request.extensions_mut().insert(for_requests.clone());
+            // Routes are always ready.
+            routes.clone().call(request)
+        });
+        async move {
+            Ok::<_, Infallible>(match granted {
+                Ok(answer) => answer.await.unwrap_or_else(|never| match never {}),
+                Err(refusal) => refusal.into_http(),
+            })
+        }
     });
     let connection = builder.serve_connection(TokioIo::new(io), service);
     tokio::pin!(connection);

@@ -8,6 +8,7 @@ use tonic::{Request, Response, Status};
 use super::acknowledged::Acknowledged;
 use super::unary::mesh_service_server::MeshService;
 use super::{PeerInfo, convert, pb};
+use crate::access::{Grant, Visible};
 use crate::identity::{LabelRef, NumericIdentity, ReservedIdentities, sorted_key_string};
 use crate::telemetry::StatusBoard;
 use crate::view::View;
@@ -46,11 +47,12 @@ impl MeshService for Mesh {
         &self,
         request: Request<pb::GetIdentityRequest>,
     ) -> Result<Response<pb::GetIdentityResponse>, Status> {
+        let visible = visible(&request);
         let number = NumericIdentity::new(request.into_inner().number);
         let identity = match self.reserved.by_number(number) {
             Some(reserved) => Some(convert::reserved(reserved)),
             None => self.view.read(|mesh| {
-                let cluster = mesh.cluster_of(number)?;
+                let cluster = mesh.cluster_of(number).filter(|cluster| visible.contains(cluster.name().as_str()))?;
                 Some(convert::identity(cluster.get(number)?, cluster))
             }),
         };
@@ -62,6 +64,7 @@ impl MeshService for Mesh {
         &self,
         request: Request<pb::LookupByLabelsRequest>,
     ) -> Result<Response<pb::LookupByLabelsResponse>, Status> {
+        let visible = visible(&request);
         let request = request.into_inner();
         let labels = parse_labels(&request.labels)?;
         let reserved =
@@ -69,7 +72,8 @@ impl MeshService for Mesh {
         let identity = match reserved {
             Some(reserved) => Some(convert::reserved(reserved)),
             None => self.view.read(|mesh| {
-                let identity = mesh.lookup(&sorted_key_string(labels.iter().copied()))?;
+                let key_string = sorted_key_string(labels.iter().copied());
+                let identity = mesh.lookup_among(&key_string, |cluster| visible.contains(cluster))?;
                 Some(convert::identity(identity, mesh.cluster_of(identity.number())?))
             }),
         };
@@ -79,14 +83,21 @@ impl MeshService for Mesh {
 
     async fn list_clusters(
         &self,
-        _request: Request<pb::ListClustersRequest>,
+        request: Request<pb::ListClustersRequest>,
     ) -> Result<Response<pb::ListClustersResponse>, Status> {
-        let mut clusters: Vec<_> =
-            self.status.snapshot().into_iter().map(|(name, status)| convert::cluster_info(name, status)).collect();
+        let visible = visible(&request);
+        let shown = self.status.snapshot().into_iter().filter(|(name, _)| visible.contains(name));
+        let mut clusters: Vec<_> = shown.map(|(name, status)| convert::cluster_info(name, status)).collect();
         // The board is in order of names, and the sort is stable.
         clusters.sort_by_key(|cluster| !cluster.local);
         Ok(Response::new(pb::ListClustersResponse { clusters }))
     }
+}
+
+/// The clusters that the caller may see.
+fn visible<T>(request: &Request<T>) -> Visible {
+    // The authorizer gives a grant to each request; without one nothing is shown.
+    request.extensions().get::<Grant>().map_or_else(|| Grant::none().visible, |grant| grant.visible.clone())
 }
 
 /// The label set that a request names; each problem is told with the field and the rule.

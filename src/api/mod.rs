@@ -1,11 +1,14 @@
 //! The gRPC services and the server that they run on. Sees `view` and `telemetry`, never `peer` or `kvstore`.
 //!
-//! [`serve`] accepts connections (`server`, `connection`), runs the services on them (`mesh`, `subscribe`, health,
+//! [`serve`] accepts connections (`server`, `connection`), lets clients do what they may
+//! (`authorize`), runs the services on them (`mesh`, `subscribe`, health,
 //! reflection) and ends within its deadline when told to stop.
 
 mod acknowledged;
+mod authorize;
 mod connection;
 mod convert;
+mod crowd;
 mod health;
 mod mesh;
 mod peer_info;
@@ -21,6 +24,7 @@ pub use subscribe::{FrameLimits, SubscribeOptions};
 
 pub use crate::pb;
 
+use crate::access::Access;
 use crate::identity::ClusterName;
 use crate::telemetry::{Metrics, StatusBoard};
 use crate::view::View;
@@ -38,4 +42,6 @@ pub struct Parts {
     pub metrics: Metrics,
     /// Whether traffic may come: the health service says so, and `AllSynced` waits for it.
     pub ready: watch::Receiver<bool>,
+    /// Who may do what.
+    pub access: Access,
 }

@@ -13,13 +13,15 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
 use super::acknowledged::Acknowledged;
+use super::authorize::Authorizer;
 use super::connection::{self, HandshakeError, Requests, Shared};
+use super::crowd::Crowd;
 use super::mesh::Mesh;
 use super::subscribe::{SubscribeOptions, Subscriptions, WithSubscribe};
 use super::unary::mesh_service_server::MeshServiceServer;
 use super::{Parts, health, pb};
 use crate::identity::ReservedIdentities;
-use crate::telemetry::LogLimiter;
+use crate::telemetry::{LogLimiter, Metrics};
 
 /// After a failed accept (no descriptors left): busy looping helps nobody.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -63,6 +65,8 @@ impl fmt::Debug for TlsSource {
 pub struct ServerOptions {
     /// Connections at a time, those that are still shaking hands included; further ones wait in the kernel's queue.
     pub max_connections: usize,
+    /// Connections that are still shaking hands; for a further one the oldest of them is closed.
+    pub max_handshakes: usize,
     /// For TLS and the start of HTTP/2 together.
     pub handshake_timeout: Duration,
     /// How often a client is pinged.
@@ -80,6 +84,8 @@ impl Default for ServerOptions {
         Self {
             // Four times the subscribers that are allowed: calls, probes, and clients that come back before they are missed.
             max_connections: 4_096,
+            // As many agents as may subscribe can come at once; a handshake takes about a millisecond of a core.
+            max_handshakes: 1_024,
             handshake_timeout: Duration::from_secs(5),
             keepalive_interval: Duration::from_secs(10),
             keepalive_timeout: Duration::from_secs(5),
@@ -125,13 +131,15 @@ pub async fn serve(
     tasks.spawn(health::follow(reporter, parts.ready.clone(), stop.clone()));
 
     let reserved = Arc::new(ReservedIdentities::default());
+    let authorizer = Arc::new(Authorizer::new(parts.access.clone(), parts.metrics.clone()));
+    let metrics = parts.metrics.clone();
     let mesh = MeshServiceServer::new(Mesh {
         view: parts.view.clone(),
         status: parts.status.clone(),
         reserved: Arc::clone(&reserved),
         acknowledged: Acknowledged::new(parts.view.clone(), parts.metrics.clone(), options.subscribe.max_subscribers),
     });
-    let subscriptions = Arc::new(Subscriptions::new(parts, reserved, options.subscribe, stop.clone()));
+    let subscriptions = Arc::new(Subscriptions::new(parts, reserved, options.subscribe, options.drain, stop.clone()));
     let looked_after = Arc::clone(&subscriptions);
     let until = stop.clone();
     tasks.spawn(async move {
@@ -155,7 +163,9 @@ pub async fn serve(
     let shared = Shared {
         routes,
         security,
+        authorizer,
         handshake_timeout: options.handshake_timeout,
+        crowd: Crowd::new(options.max_handshakes),
         keepalive_interval: options.keepalive_interval,
         keepalive_timeout: options.keepalive_timeout,
         requests: requests.clone(),
@@ -163,7 +173,7 @@ pub async fn serve(
     };
     // Requests live in tasks of their own, which must not outlive us however we end.
     let cut = requests.cut.clone().drop_guard();
-    accept(listener, shared, options.max_connections, &mut tasks, &stop).await;
+    accept(listener, shared, options.max_connections, metrics, &mut tasks, &stop).await;
     drain(tasks, requests, options.drain).await;
     drop(cut);
     Ok(())
@@ -175,6 +185,7 @@ async fn accept(
     listener: TcpListener,
     shared: Shared,
     max_connections: usize,
+    metrics: Metrics,
     tasks: &mut JoinSet<()>,
     stop: &CancellationToken,
 ) {
@@ -197,7 +208,7 @@ async fn accept(
             Some((accepted, permit)) = accepted => match accepted {
                 Ok((tcp, address)) => {
                     let connection = connection::serve(tcp, address, shared.clone());
-                    tasks.spawn(run(connection, address, Arc::clone(&log), permit));
+                    tasks.spawn(run(connection, address, metrics.clone(), Arc::clone(&log), permit));
                 }
                 Err(error) => {
                     if let Some(suppressed) = log.allow("accept") {
@@ -213,6 +224,7 @@ async fn accept(
 async fn run(
     connection: impl Future<Output = Result<(), HandshakeError>>,
     address: SocketAddr,
+    metrics: Metrics,
     log: Arc<LogLimiter>,
     _permit: OwnedSemaphorePermit,
 ) {
@@ -220,6 +232,9 @@ async fn run(
         Ok(()) => {}
         Err(error) if error.is_mere_probe() => tracing::debug!(%address, %error, "a connection came to nothing"),
         Err(error) => {
+            if let Some(reason) = error.refusal() {
+                metrics.client_refused(reason);
+            }
             if let Some(suppressed) = log.allow("handshake") {
                 tracing::warn!(%address, %error, suppressed, "a connection came to nothing");
             }

@@ -108,6 +108,10 @@ pub struct ApiConfig {
     pub security: Security,
     /// Subscription streams at a time.
     pub max_subscribers: usize,
+    /// The same for one client.
+    pub max_per_client: usize,
+    /// The file that says who may do what; without one, whoever TLS lets in may do everything.
+    pub access_policy: Option<PathBuf>,
     /// What is kept for subscribers that come back.
     pub history: HistoryLimits,
     /// How long an old version is held for a subscriber that does not read.
@@ -370,17 +374,25 @@ fn timing(r: &mut Resolver) -> Option<Timing> {
 fn api(r: &mut Resolver) -> Option<ApiConfig> {
     let listen = r.address(&s::LISTEN);
     let max_subscribers = r.number(&s::MAX_SUBSCRIBERS, 1..=1_000_000);
+    let max_per_client = r.number(&s::MAX_SUBSCRIPTIONS_PER_CLIENT, 1..=1_000_000);
+    let access_policy = r.path(&s::ACCESS_POLICY);
     let memory = r.number(&s::RESUME_HISTORY_MEMORY, 0..=65_536_usize);
     let age = r.time(&s::RESUME_HISTORY_AGE, times(0, 86_400_000));
     let hold = r.time(&s::SUBSCRIBER_HOLD_LIMIT, times(1_000, 86_400_000));
     let max_age = r.time_or_never(&s::SUBSCRIBER_MAX_AGE, times(1_000, 31 * 86_400_000));
     let plaintext = r.switch(&s::PLAINTEXT);
+    if plaintext? && access_policy.is_some() {
+        let what = "given together with plaintext, where no client has a certificate to go by";
+        r.wrong(&s::ACCESS_POLICY, Wrong::new(what, "leave one of the two out"));
+    }
     let security = security(r, listen, plaintext?);
     let history = HistoryLimits { memory: memory? << 20, age: age? };
     Some(ApiConfig {
         listen: listen?,
         security: security?,
         max_subscribers: max_subscribers?,
+        max_per_client: max_per_client?,
+        access_policy,
         history,
         hold: hold?,
         max_age: Some(max_age?).filter(|age| *age != Duration::MAX),

@@ -391,6 +391,22 @@ pub(super) static MAX_SUBSCRIBERS: Setting = text(
     "Subscription streams at a time; further ones are refused",
     "an agent on each of 1,000 nodes; each may hold about 1 MiB of encoded frames while it does not read",
 );
+pub(super) static MAX_SUBSCRIPTIONS_PER_CLIENT: Setting = text(
+    SERVE,
+    "max-subscriptions-per-client",
+    "COUNT",
+    Some("64"),
+    "The same for one client, that is, one certificate at one address",
+    "an agent has one or two; what opens a hundred opens them by mistake",
+);
+pub(super) static ACCESS_POLICY: Setting = text(
+    SERVE,
+    "access-policy",
+    "FILE",
+    None,
+    "YAML that says which names of clients' certificates may do what and see which clusters; read again as it changes",
+    "without it, whoever the CAs in tls-client-ca vouch for may do everything",
+);
 pub(super) static RESUME_HISTORY_MEMORY: Setting = text(
     SERVE,
     "resume-history-memory",
@@ -452,7 +468,7 @@ pub(super) static LOG_LEVEL: Setting = text(
 );
 
 /// All settings, in the order of `--help`.
-pub(super) static ALL: [&Setting; 51] = [
+pub(super) static ALL: [&Setting; 53] = [
     &CLUSTER_NAME,
     &CLUSTER_ID,
     &MAX_CONNECTED_CLUSTERS,
@@ -495,7 +511,9 @@ pub(super) static ALL: [&Setting; 51] = [
     &TLS_KEY,
     &TLS_CLIENT_CA,
     &PLAINTEXT,
+    &ACCESS_POLICY,
     &MAX_SUBSCRIBERS,
+    &MAX_SUBSCRIPTIONS_PER_CLIENT,
     &RESUME_HISTORY_MEMORY,
     &RESUME_HISTORY_AGE,
     &SUBSCRIBER_HOLD_LIMIT,

@@ -190,6 +190,10 @@ fn the_listeners() {
         "--tls-key k: given together with plaintext; leave one of the two out"
     );
     assert_eq!(
+        error(&["--plaintext", "--listen=[::1]:1", "--access-policy=p"]),
+        "--access-policy p: given together with plaintext, where no client has a certificate to go by; leave one of the two out"
+    );
+    assert_eq!(
         error(&["--plaintext", "--listen=localhost:1"]),
         "--listen localhost:1: not an IP address and a port; give both, such as 0.0.0.0:4280 (names are not resolved; \
          0.0.0.0 is every interface)"

@@ -5,8 +5,8 @@
 //! then whatever is left is cut.
 
 mod allocating;
-mod certificates;
 mod readiness;
+mod reload;
 mod tasks;
 
 use std::net::SocketAddr;
@@ -18,6 +18,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::access::PolicyError;
 use crate::allocator::AllocError;
 use crate::api;
 use crate::config::{ClusterConfig, Config};
@@ -27,10 +28,11 @@ use crate::peer::{PeerManager, PeerSettings, Us};
 use crate::picture::{OpenError, PictureStore};
 use crate::telemetry::http::{self, ListenError};
 use crate::telemetry::{Metrics, Readiness, StatusBoard};
-use crate::tls::{ServerTls, TlsError};
+use crate::tls::TlsError;
 use crate::view::{Interner, View};
 use allocating::Allocating;
 pub use allocating::OwnAllocator;
+use reload::Guarding;
 pub use tasks::TaskEnded;
 use tasks::Tasks;
 
@@ -52,6 +54,9 @@ pub enum StartError {
     /// The listener's certificates.
     #[error("the gRPC API's certificates: {0}; give PEM files that belong together")]
     Certificates(#[from] TlsError),
+    /// The access policy cannot be used.
+    #[error("access-policy: {0}")]
+    AccessPolicy(#[from] PolicyError),
     /// The directory of the pictures.
     #[error("state-dir: {0}")]
     StateDirectory(#[from] OpenError),
@@ -75,6 +80,7 @@ impl StartError {
         match self {
             Self::LocalStore(_)
             | Self::Certificates(_)
+            | Self::AccessPolicy(_)
             | Self::Allocator(_)
             | Self::StateDirectory(OpenError::Unusable { .. }) => true,
             Self::Listen { .. } | Self::StateDirectory(OpenError::InUse { .. }) => false,
@@ -93,7 +99,7 @@ impl Gateway {
     /// The configuration names files that are not what they should be, or a port that is taken.
     pub async fn start(config: Config) -> Result<Running, StartError> {
         let etcd = EtcdConfig::from_yaml_file(&config.stores.local)?;
-        let (security, certificates) = certificates::load(&config.api.security)?;
+        let guarding = Guarding::load(&config.api)?;
         let (grpc, grpc_addr) = open("listen", config.api.listen).await?;
         let (http, http_addr) = open("http-listen", config.http_listen).await?;
 
@@ -112,8 +118,7 @@ impl Gateway {
         let parts = Parts {
             config,
             etcd,
-            security,
-            certificates,
+            guarding,
             pictures,
             grpc,
             http,
@@ -182,8 +187,7 @@ impl Running {
 struct Parts {
     config: Config,
     etcd: EtcdConfig,
-    security: api::Security,
-    certificates: Option<Arc<ServerTls>>,
+    guarding: Guarding,
     pictures: Option<PictureStore>,
     grpc: TcpListener,
     http: TcpListener,
@@ -224,15 +228,15 @@ impl Parts {
         if let Some(directory) = self.config.stores.peers.clone() {
             self.spawn_peers(&mut stores, interner, directory);
         }
-        let Self {
-            config, security, certificates, grpc, http: http_listener, view, status, metrics, readiness, ..
-        } = self;
+        let Self { config, guarding, grpc, http: http_listener, view, status, metrics, readiness, .. } = self;
         let (cluster, ready) = (config.cluster.name, readiness.changes());
-        let parts = api::Parts { cluster, view, status, metrics: metrics.clone(), ready };
+        let Guarding { security, access, tls, policy } = guarding;
+        let parts = api::Parts { cluster, view, status, metrics: metrics.clone(), ready, access };
         let options = api::ServerOptions {
             drain: config.shutdown_grace,
             subscribe: api::SubscribeOptions {
                 max_subscribers: config.api.max_subscribers,
+                max_per_client: config.api.max_per_client,
                 all_synced_wait: config.stores.peer_readiness_wait,
                 hold: config.api.hold,
                 max_age: config.api.max_age,
@@ -244,9 +248,17 @@ impl Parts {
             "the gRPC server",
             |stop| async move { Ok(api::serve(grpc, security, parts, options, stop).await?) },
         );
-        if let Some(tls) = certificates {
+        if let Some(tls) = tls {
+            let metrics = metrics.clone();
             serving.spawn("the certificates", |stop| async move {
-                certificates::keep_current(tls, stop).await;
+                reload::certificates(tls, metrics, stop).await;
+                Ok(())
+            });
+        }
+        if let Some(policy) = policy {
+            let metrics = metrics.clone();
+            serving.spawn("the access policy", |stop| async move {
+                reload::access_policy(policy, metrics, stop).await;
                 Ok(())
             });
         }

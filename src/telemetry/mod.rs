@@ -9,7 +9,7 @@ mod status;
 pub use health::{Guard, GuardReport, Readiness, Report};
 pub use logging::LogLimiter;
 pub use metrics::{
-    AcknowledgedGauges, AllocatorSeries, ClusterMetrics, FrameKind, HistoryGauges, Metrics, SubscriptionEnd,
-    SubscriptionGuard,
+    AcknowledgedGauges, AllocatorSeries, ClientRefusal, ClusterMetrics, FrameKind, HistoryGauges, Metrics,
+    SubscriptionEnd, SubscriptionGuard,
 };
 pub use status::{AllocatorStatus, ClusterState, ClusterStatus, LastError, RejectExample, StatusBoard};

@@ -78,10 +78,17 @@ impl MeshView {
     /// (a peer's identity is accepted only if it carries that label, so no other can have it).
     #[must_use]
     pub fn lookup(&self, key_string: &str) -> Option<&Identity> {
-        let own = self.cluster(self.local).and_then(|cluster| cluster.lookup(key_string));
+        self.lookup_among(key_string, |_| true)
+    }
+
+    /// The same, for somebody who may see some clusters only.
+    #[must_use]
+    pub fn lookup_among(&self, key_string: &str, is_visible: impl Fn(&str) -> bool) -> Option<&Identity> {
+        let in_cluster = |cluster: &Arc<ClusterView>| is_visible(cluster.name().as_str());
+        let own = self.cluster(self.local).filter(|own| in_cluster(own)).and_then(|own| own.lookup(key_string));
         own.or_else(|| {
             let named = labels_of(key_string).find(|label| label.key == CLUSTER_LABEL_KEY)?;
-            self.cluster_named(named.value)?.lookup(key_string)
+            self.cluster_named(named.value).filter(|named| in_cluster(named))?.lookup(key_string)
         })
     }
 

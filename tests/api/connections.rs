@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use super::*;
 use crate::support::{CertSpec, Pki};
 
-fn mutual_tls(pki: &Pki) -> Security {
+pub(super) fn mutual_tls(pki: &Pki) -> Security {
     let files = pki.issue(&CertSpec::server("gateway")).unwrap();
     let tls = ServerTls::load(ServerTlsFiles { cert: files.cert, key: files.key, client_ca: files.ca }).unwrap();
     let tls = Arc::new(tls);
@@ -124,6 +124,7 @@ async fn plaintext_is_for_loopback_only() {
         status: server.status.clone(),
         metrics: server.metrics.clone(),
         ready: server.ready.subscribe(),
+        access: Access::default(),
     };
     let stop = CancellationToken::new();
     let refused = api::serve(listener, Security::Plaintext, parts, ServerOptions::default(), stop).await;
@@ -159,6 +160,7 @@ async fn a_subscription_outlives_its_streams() {
         status: board,
         metrics: second.metrics.clone(),
         ready: second.ready.subscribe(),
+        access: Access::default(),
     };
     let stop = CancellationToken::new();
     let serving =

@@ -1,5 +1,6 @@
 //! The gRPC API over real connections: a server in this process on a view that the test writes itself, no etcd.
 
+mod access;
 mod acknowledge;
 mod commands;
 mod connections;
@@ -14,6 +15,7 @@ mod streams;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use meshgate::access::Access;
 use meshgate::api::pb::mesh_service_client::MeshServiceClient;
 use meshgate::api::pb::subscribe_response::Frame;
 use meshgate::api::{self, FrameLimits, Parts, Security, ServeError, ServerOptions, SubscribeOptions, pb};
@@ -51,6 +53,10 @@ impl Server {
     }
 
     async fn start_with(security: Security, options: ServerOptions) -> Self {
+        Self::start_for(Access::default(), security, options).await
+    }
+
+    async fn start_for(access: Access, security: Security, options: ServerOptions) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let (view, status, stop) = (View::new(WIDTH, id(1)), StatusBoard::default(), CancellationToken::new());
@@ -62,6 +68,7 @@ impl Server {
             status: status.clone(),
             metrics: metrics.clone(),
             ready: readiness,
+            access,
         };
         let done = tokio::spawn(api::serve(listener, security, parts, options, stop.clone()));
         Self { addr, view, status, metrics, ready, stop, done }

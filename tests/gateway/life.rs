@@ -1,7 +1,12 @@
 //! The life of a gateway: start without its store, readiness, peers that come and go, the end.
 
+use std::path::Path;
+
+use meshgate::api::pb;
+use meshgate::client::{ClientOptions, ClientSecurity, connect};
+
 use super::{SOON, Store, directory, page, start, stop, until_ready, write_config};
-use crate::support::{EtcdOptions, EtcdServer, Pki, eventually};
+use crate::support::{CertSpec, EtcdOptions, EtcdServer, Pki, eventually};
 
 #[tokio::test]
 async fn starts_without_its_store_and_is_ready_when_that_comes() {
@@ -100,5 +105,45 @@ async fn a_dead_peer_delays_readiness_up_to_the_bound_only() {
     until_ready(&running).await;
     b.etcd.restart().await.unwrap();
     eventually("the peer comes late", SOON, || async { running.status.snapshot()["b"].synced_once }).await;
+    stop(running).await;
+}
+
+/// The file of the access policy is looked at again and again; one that cannot be used is shown and changes nothing.
+#[tokio::test]
+async fn the_access_policy_is_read_again_as_it_changes() {
+    let (dir, pki) = (tempfile::tempdir().unwrap(), Pki::temporary().unwrap());
+    let a = Store::start(&pki, "a", 1, 3).await;
+    let policy = dir.path().join("access.yaml");
+    std::fs::write(&policy, "rules: [{clients: ['dns:ops.example'], roles: [admin]}]").unwrap();
+    let server = pki.issue(&CertSpec::server("gateway")).unwrap();
+    let flag = |name: &str, path: &Path| format!("--{name}={}", path.display());
+    let more = [
+        flag("access-policy", &policy),
+        flag("tls-cert", &server.cert),
+        flag("tls-key", &server.key),
+        flag("tls-client-ca", pki.ca_file()),
+    ];
+    let running = start(&write_config(dir.path(), "etcd.yaml", &a.etcd), &more.each_ref().map(String::as_str)).await;
+    until_ready(&running).await;
+    let files = pki.issue(&CertSpec::client("agent").uri("spiffe://mesh.example/agent")).unwrap();
+    let options = ClientOptions {
+        address: running.grpc_addr.to_string(),
+        security: ClientSecurity::MutualTls { ca: files.ca, cert: files.cert, key: files.key, server_name: None },
+    };
+    let clusters = async || {
+        let mut client = connect(&options).await.unwrap();
+        client.list_clusters(pb::ListClustersRequest {}).await.map(|list| list.into_inner().clusters.len())
+    };
+    assert_eq!(clusters().await.unwrap_err().code(), tonic::Code::PermissionDenied);
+    let failing = async |value: u8| {
+        let line = format!("meshgate_reload_failing{{file=\"access-policy\"}} {value}");
+        page(running.http_addr, "/metrics").await.1.contains(&line)
+    };
+    std::fs::write(&policy, "rules: [{clients: ['ops.example'], roles: [admin]}]").unwrap();
+    eventually("it is shown that the file is broken", SOON, async || failing(1).await).await;
+    assert_eq!(clusters().await.unwrap_err().code(), tonic::Code::PermissionDenied);
+    std::fs::write(&policy, "rules: [{clients: ['spiffe://mesh.example/**'], roles: [subscriber]}]").unwrap();
+    eventually("the new policy counts", SOON, async || clusters().await.is_ok_and(|count| count == 1)).await;
+    assert!(failing(0).await);
     stop(running).await;
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
+use meshgate::access::Access;
 use meshgate::api::{self, Parts, Security, ServerOptions};
 use meshgate::identity::{ClusterId, ClusterName, IdentityRange, MaxConnectedClusters, NumericIdentity};
 use meshgate::telemetry::{Metrics, StatusBoard};
@@ -45,6 +46,7 @@ async fn serve(view: &View) -> (String, CancellationToken) {
         metrics: Metrics::new(status.clone()),
         status,
         ready: watch::channel(true).1,
+        access: Access::default(),
     };
     tokio::spawn(api::serve(listener, Security::Plaintext, parts, ServerOptions::default(), stop.clone()));
     (address, stop)

@@ -4,6 +4,7 @@
 //! [`feed`] follows one cluster, [`resume`] judges tokens, [`part`] cuts and shares what is told, [`expected`] knows what the
 //! subscriber still waits for, [`wire`] carries it. Here a subscription is opened, counted and ended.
 
+mod admission;
 mod expected;
 mod feed;
 mod filter;
@@ -34,6 +35,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
+use self::admission::{Admission, PerClient};
 use self::expected::Expected;
 use self::message::Message;
 use self::part::Shelf;
@@ -46,9 +48,10 @@ use self::watchdog::Watchdog;
 pub(super) use self::wire::WithSubscribe;
 use super::pb::subscribe_response::Frame;
 use super::{PeerInfo, convert, pb};
+use crate::access::{Access, Grant};
 use crate::identity::ReservedIdentities;
 use crate::telemetry::{
-    FrameKind, HistoryGauges, LogLimiter, Metrics, StatusBoard, SubscriptionEnd, SubscriptionGuard,
+    ClientRefusal, FrameKind, HistoryGauges, LogLimiter, Metrics, StatusBoard, SubscriptionEnd, SubscriptionGuard,
 };
 
 /// Refusals come from clients that try again, all at once: one line in so long says it.
@@ -66,6 +69,8 @@ type FrameStream = Pin<Box<dyn Stream<Item = Result<Arc<Message>, Status>> + Sen
 pub struct SubscribeOptions {
     /// Streams at a time; further ones are told to go away.
     pub max_subscribers: usize,
+    /// The same for one client: one certificate at one address.
+    pub max_per_client: usize,
     /// Most that one frame may hold.
     pub limits: FrameLimits,
     /// How long `AllSynced` waits for clusters that the gateway itself does not have.
@@ -85,6 +90,8 @@ impl Default for SubscribeOptions {
         Self {
             // An agent on each of 1,000 nodes.
             max_subscribers: 1_024,
+            // An agent has one or two; what opens a hundred opens them by mistake.
+            max_per_client: 64,
             limits: FrameLimits::default(),
             // As long as readiness waits for peers: several times what a large one takes.
             all_synced_wait: Duration::from_secs(30),
@@ -110,6 +117,10 @@ pub(super) struct Subscriptions {
     options: SubscribeOptions,
     instance: String,
     permits: Arc<Semaphore>,
+    per_client: PerClient,
+    access: Access,
+    /// How long streams may take to end once the gateway stops.
+    drain: Duration,
     log: LogLimiter,
     watchdog: Watchdog,
 }
@@ -119,9 +130,10 @@ impl Subscriptions {
         parts: super::Parts,
         reserved: Arc<ReservedIdentities>,
         options: SubscribeOptions,
+        drain: Duration,
         stop: CancellationToken,
     ) -> Self {
-        let super::Parts { cluster, view, status, metrics, ready } = parts;
+        let super::Parts { cluster, view, status, metrics, ready, access } = parts;
         let permits = Arc::new(Semaphore::new(options.max_subscribers.min(Semaphore::MAX_PERMITS)));
         let shelf = Shelf::default();
         let (kept, history) = (shelf.clone(), view.clone());
@@ -151,6 +163,9 @@ impl Subscriptions {
             options,
             instance: format!("{:016x}", fastrand::u64(..)),
             permits,
+            per_client: PerClient::default(),
+            access,
+            drain,
             log: LogLimiter::new(1, LOG_INTERVAL),
             watchdog: Watchdog::default(),
         }
@@ -166,6 +181,7 @@ impl Subscriptions {
         &self,
         request: pb::SubscribeRequest,
         peer: Option<PeerInfo>,
+        grant: Grant,
         cut: CancellationToken,
     ) -> Result<FrameStream, Status> {
         let guard = self.metrics.subscription();
@@ -176,15 +192,28 @@ impl Subscriptions {
                 return Err(status);
             }
         };
-        let peer = peer.map(|peer| peer.to_string()).unwrap_or_default();
-        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
-            if let Some(suppressed) = self.log.allow("overloaded") {
-                let most = self.options.max_subscribers;
-                tracing::warn!(peer, most, suppressed, "a subscriber is sent away: there are as many as allowed");
+        let plan = match plan.within(grant.visible.clone()) {
+            Ok(plan) => plan,
+            Err(status) => {
+                self.metrics.client_refused(ClientRefusal::HiddenCluster);
+                guard.end(SubscriptionEnd::Denied);
+                return Err(status);
             }
-            guard.end(SubscriptionEnd::Overloaded);
-            return Ok(self.send_away());
         };
+        let name = peer.as_ref().map(ToString::to_string).unwrap_or_default();
+        let most = self.options.max_per_client;
+        let Ok(place) = self.per_client.enter(peer.as_ref(), most) else {
+            self.metrics.client_refused(ClientRefusal::ClientStreams);
+            let message = format!("this client has {most} subscriptions here, as many as one may; close some of them");
+            return Ok(self.send_away(guard, &name, most, message));
+        };
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
+            let most = self.options.max_subscribers;
+            let message = format!("this gateway has {most} subscribers, as many as it may");
+            return Ok(self.send_away(guard, &name, most, message));
+        };
+        let admission = Admission::new(self.access.clone(), peer, grant);
+        let peer = name;
         tracing::debug!(peer, ?plan, "subscribed");
         let wait = Instant::now() + self.options.all_synced_wait;
         let expected = Expected::new(self.status.clone(), self.ready.clone(), wait);
@@ -201,21 +230,24 @@ impl Subscriptions {
             stop: self.shared.stop.clone(),
             cut: cut.clone(),
             reconnect_spread: self.options.reconnect_spread,
+            drain: self.drain,
             guard: Some(guard),
             ended: None,
             peer,
-            _permit: permit,
+            _places: (permit, place),
         };
-        let reader = Reader::new(session, self.ready.clone());
+        let reader = Reader::new(session, self.ready.clone(), admission);
         self.watchdog.add(reader.session(), cut);
         Ok(open.frames(reader, Frame::Hello(hello)))
     }
 
-    fn send_away(&self) -> FrameStream {
-        let most = self.options.max_subscribers;
-        let message = format!("this gateway has {most} subscribers, as many as it may");
+    fn send_away(&self, guard: SubscriptionGuard, peer: &str, most: usize, message: String) -> FrameStream {
+        if let Some(suppressed) = self.log.allow("overloaded") {
+            tracing::warn!(peer, most, suppressed, "a subscriber is sent away: there are as many as allowed");
+        }
+        guard.end(SubscriptionEnd::Overloaded);
         let spread = self.options.reconnect_spread;
-        let frame = go_away(pb::GoAwayReason::Overloaded, &message, spread, HashMap::new());
+        let frame = go_away(pb::GoAwayReason::Overloaded, &message, spread, None, HashMap::new());
         self.metrics.frame(FrameKind::GoAway);
         let goodbye = [Ok(Arc::new(Message::new(frame))), Err(Status::resource_exhausted(message))];
         Box::pin(futures_util::stream::iter(goodbye))
@@ -229,11 +261,12 @@ struct Open {
     /// The watchdog's.
     cut: CancellationToken,
     reconnect_spread: Duration,
+    drain: Duration,
     guard: Option<SubscriptionGuard>,
     /// Why we ended it; none as long as we did not.
     ended: Option<SubscriptionEnd>,
     peer: String,
-    _permit: OwnedSemaphorePermit,
+    _places: (OwnedSemaphorePermit, Option<admission::Place>),
 }
 
 /// Where a stream is in its life.
@@ -268,8 +301,23 @@ impl Open {
 
     /// The last frame, and what follows it.
     fn end(&mut self, why: End, tokens: HashMap<String, Vec<u8>>) -> (Arc<Message>, Phase) {
+        let deadline = match why {
+            End::Stop => Some(self.drain),
+            End::TooSlow => Some(GOODBYE),
+            End::NotResumable(_) | End::MaxAge | End::Denied { .. } => None,
+        };
         let (reason, end, status) = match why {
             End::Stop => (pb::GoAwayReason::Shutdown, SubscriptionEnd::Shutdown, Status::unavailable(STOPPING)),
+            End::Denied { for_good } => {
+                let status = if for_good {
+                    Status::permission_denied("the access policy has changed, and lets this client subscribe no more")
+                } else {
+                    Status::unavailable(
+                        "the access policy has changed; the next stream shows what this client may see now",
+                    )
+                };
+                (pb::GoAwayReason::AccessChanged, SubscriptionEnd::Denied, status)
+            }
             End::NotResumable(why) => {
                 (pb::GoAwayReason::NotResumable, SubscriptionEnd::NotResumable, Status::out_of_range(why))
             }
@@ -283,7 +331,7 @@ impl Open {
             }
         };
         self.ended = Some(end);
-        let frame = go_away(reason, status.message(), self.reconnect_spread, tokens);
+        let frame = go_away(reason, status.message(), self.reconnect_spread, deadline, tokens);
         (Arc::new(Message::new(frame)), Phase::GoneAway(status))
     }
 }
@@ -309,13 +357,14 @@ fn go_away(
     reason: pb::GoAwayReason,
     message: &str,
     spread: Duration,
+    deadline: Option<Duration>,
     resume_tokens: HashMap<String, Vec<u8>>,
 ) -> Frame {
     Frame::GoAway(pb::GoAway {
         reason: reason.into(),
         message: message.to_owned(),
         reconnect_after: Some(convert::duration(spread.mul_f64(fastrand::f64()))),
-        deadline: None,
+        deadline: deadline.map(convert::duration),
         resume_tokens,
     })
 }

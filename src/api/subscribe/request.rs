@@ -9,6 +9,7 @@ use tonic::Status;
 use super::filter::{Filter, Shape};
 use super::selector::Selector;
 use super::token::{Token, TokenError};
+use crate::access::Visible;
 use crate::api::pb;
 use crate::identity::ClusterName;
 
@@ -60,6 +61,8 @@ pub(super) struct Plan {
     pub(super) wait_for: pb::WaitFor,
     /// What the subscriber holds, by cluster; or why that is not to be understood.
     pub(super) tokens: BTreeMap<String, Result<Token, TokenError>>,
+    /// What the subscriber may see.
+    pub(super) visible: Visible,
 }
 
 impl Plan {
@@ -109,7 +112,18 @@ impl Plan {
             start,
             wait_for,
             tokens,
+            visible: Visible::All,
         })
+    }
+
+    /// For a subscriber that may see those clusters only; the first that it asked for and may not see is the error.
+    pub(super) fn within(self, visible: Visible) -> Result<Self, Status> {
+        match self.clusters.iter().find(|name| !visible.contains(name)) {
+            Some(name) => Err(Status::permission_denied(format!(
+                "clusters: the access policy does not show `{name}` to this client"
+            ))),
+            None => Ok(Self { visible, ..self }),
+        }
     }
 
     /// The clusters that the request names.
@@ -117,9 +131,9 @@ impl Plan {
         self.clusters.iter().map(String::as_str).filter(|_| self.global)
     }
 
-    /// Whether the subscriber wants that cluster.
+    /// Whether the subscriber wants that cluster, and may see it.
     pub(super) fn wants(&self, cluster: &str) -> bool {
-        self.global && (self.clusters.is_empty() || self.clusters.contains(cluster))
+        self.global && (self.clusters.is_empty() || self.clusters.contains(cluster)) && self.visible.contains(cluster)
     }
 }
 

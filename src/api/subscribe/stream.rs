@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::admission::Admission;
 use super::message::Message;
 use super::part::Shelf;
 use super::session::Session;
@@ -51,6 +52,8 @@ pub(super) enum End {
     TooSlow,
     /// The stream is old enough.
     MaxAge,
+    /// The access policy lets the client see something else than it did; or nothing, for good.
+    Denied { for_good: bool },
 }
 
 /// What there is to do at the moment.
@@ -70,15 +73,16 @@ pub(super) struct Reader {
     progress: watch::Receiver<()>,
     transitions: watch::Receiver<()>,
     ready: watch::Receiver<bool>,
+    admission: Admission,
     stop: CancellationToken,
 }
 
 impl Reader {
-    pub(super) fn new(session: Session, ready: watch::Receiver<bool>) -> Self {
+    pub(super) fn new(session: Session, ready: watch::Receiver<bool>, admission: Admission) -> Self {
         let Shared { view, status, stop, .. } = &session.shared;
         let (changes, progress) = (view.changes(), view.progress());
         let (transitions, stop) = (status.transitions(), stop.clone());
-        Self { session: Arc::new(Mutex::new(session)), changes, progress, transitions, ready, stop }
+        Self { session: Arc::new(Mutex::new(session)), changes, progress, transitions, ready, admission, stop }
     }
 
     pub(super) fn session(&self) -> &Arc<Mutex<Session>> {
@@ -93,6 +97,9 @@ impl Reader {
             self.progress.mark_unchanged();
             self.transitions.mark_unchanged();
             self.ready.mark_unchanged();
+            if let Some(end) = self.admission.judge() {
+                return Next::End(end);
+            }
             let step = lock(&self.session).step();
             let (deadline, progress) = match step {
                 Step::Next(next) => return next,
@@ -100,6 +107,7 @@ impl Reader {
             };
             tokio::select! {
                 () = self.stop.cancelled() => {}
+                () = self.admission.changed() => {}
                 // The senders live in the view and the board that the session holds: an error cannot be.
                 _ = self.changes.changed() => {}
                 _ = self.transitions.changed() => {}

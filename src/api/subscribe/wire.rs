@@ -21,6 +21,7 @@ use tower::Service;
 
 use super::message::Encoding;
 use super::{FrameStream, Subscriptions};
+use crate::access::Grant;
 use crate::api::PeerInfo;
 use crate::api::connection::Requests;
 use crate::pb::SubscribeRequest;
@@ -75,7 +76,10 @@ where
             let encoding = Encoding::of_offer(header(ACCEPT_ENCODING));
             let opened = async {
                 let request = read(header(ENCODING), body, max_request).await?;
-                subscriptions.open(request, parts.extensions.get::<PeerInfo>().cloned(), Requests::cut_of_this_one())
+                let peer = parts.extensions.get::<PeerInfo>().cloned();
+                // The authorizer gives one to each request; without it nothing is shown.
+                let grant = parts.extensions.get::<Grant>().cloned().unwrap_or_else(Grant::none);
+                subscriptions.open(request, peer, grant, Requests::cut_of_this_one())
             };
             Ok(match opened.await {
                 Ok(frames) => respond(frames, encoding),

@@ -1,6 +1,7 @@
 //! Metrics: a registry of our own, and typed handles, so that no caller spells a name or a label.
 
 mod allocator;
+mod clients;
 mod cluster;
 mod history;
 mod subscriptions;
@@ -16,15 +17,22 @@ use prometheus::process_collector::ProcessCollector;
 use prometheus::{IntGaugeVec, Registry, TextEncoder};
 
 pub use allocator::AllocatorSeries;
+pub use clients::ClientRefusal;
 pub use cluster::ClusterMetrics;
 pub use history::{AcknowledgedGauges, HistoryGauges};
 pub use subscriptions::{FrameKind, SubscriptionEnd, SubscriptionGuard};
 pub use table::{Kind, Spec, markdown, rows};
 
 use super::StatusBoard;
+use clients::Clients;
 use cluster::Clusters;
 use history::{Acknowledged, History};
 use subscriptions::Subscriptions;
+
+/// Files that are read again as they change, as metrics name them.
+pub const LISTENER_CERTIFICATES: &str = "certificates";
+/// The same.
+pub const ACCESS_POLICY: &str = "access-policy";
 
 /// Everything that is counted; cheap to clone.
 #[derive(Clone)]
@@ -34,6 +42,8 @@ struct Inner {
     registry: Registry,
     clusters: Clusters,
     subscriptions: Subscriptions,
+    clients: Clients,
+    reload_failing: IntGaugeVec,
     history: History,
     acknowledged: Acknowledged,
     allocator: AllocatorSeries,
@@ -53,11 +63,26 @@ impl Metrics {
         let clusters = Clusters::new(board);
         register(&registry, &clusters);
         let subscriptions = Subscriptions::new(&registry);
+        let clients = Clients::new(&registry);
+        let reload_failing = always(IntGaugeVec::new(table::RELOAD_FAILING.opts(), table::RELOAD_FAILING.labels));
+        for file in [LISTENER_CERTIFICATES, ACCESS_POLICY] {
+            reload_failing.with_label_values(&[file]).set(0);
+        }
+        register(&registry, &reload_failing);
         let history = History::new();
         register(&registry, &history);
         let acknowledged = Acknowledged::new();
         register(&registry, &acknowledged);
-        Self(Arc::new(Inner { registry, clusters, subscriptions, history, acknowledged, allocator }))
+        Self(Arc::new(Inner {
+            registry,
+            clusters,
+            subscriptions,
+            clients,
+            reload_failing,
+            history,
+            acknowledged,
+            allocator,
+        }))
     }
 
     /// The counters of one cluster, made at first use. Keep the handle rather than ask for each event.
@@ -81,6 +106,16 @@ impl Metrics {
     /// Counts a subscription as open until the guard is dropped or ended.
     pub fn subscription(&self) -> SubscriptionGuard {
         self.0.subscriptions.open()
+    }
+
+    /// A connection or a request of a client was refused.
+    pub fn client_refused(&self, reason: ClientRefusal) {
+        self.0.clients.refused(reason);
+    }
+
+    /// Whether a file that is read again as it changes cannot be used at the moment.
+    pub fn reload_failing(&self, file: &'static str, failing: bool) {
+        self.0.reload_failing.with_label_values(&[file]).set(failing.into());
     }
 
     /// Where a scrape reads how much is kept for subscribers that come back.

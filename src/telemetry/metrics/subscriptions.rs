@@ -21,13 +21,15 @@ pub enum SubscriptionEnd {
     TooSlow,
     /// The stream was old enough.
     MaxAge,
+    /// The access policy does not let the client see what it asked for, or not any more.
+    Denied,
     /// A fault of ours.
     Internal,
 }
 
 impl SubscriptionEnd {
     /// All of them, in the order of their counters.
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Client,
         Self::Shutdown,
         Self::Overloaded,
@@ -35,6 +37,7 @@ impl SubscriptionEnd {
         Self::NotResumable,
         Self::TooSlow,
         Self::MaxAge,
+        Self::Denied,
         Self::Internal,
     ];
 
@@ -49,6 +52,7 @@ impl SubscriptionEnd {
             Self::NotResumable => "not-resumable",
             Self::TooSlow => "too-slow",
             Self::MaxAge => "max-age",
+            Self::Denied => "denied",
             Self::Internal => "internal",
         }
     }

@@ -159,6 +159,18 @@ pub(super) const FRAMES: Spec = Spec {
     labels: &["kind"],
     help: "Frames handed to subscription streams, by kind.",
 };
+pub(super) const CLIENT_REFUSALS: Spec = Spec {
+    name: "meshgate_client_refusals_total",
+    kind: Kind::Counter,
+    labels: &["reason"],
+    help: "Connections and requests of the API's clients that were refused, by reason.",
+};
+pub(super) const RELOAD_FAILING: Spec = Spec {
+    name: "meshgate_reload_failing",
+    kind: Kind::Gauge,
+    labels: &["file"],
+    help: "1 while a file that is read again as it changes (certificates, access-policy) cannot be used; the last good one holds.",
+};
 pub(super) const HISTORY_VERSIONS: Spec = Spec {
     name: "meshgate_history_versions",
     kind: Kind::Gauge,
@@ -313,7 +325,7 @@ const fn process(name: &'static str, kind: Kind, help: &'static str) -> Spec {
     Spec { name, kind, labels: &[], help }
 }
 
-const OWN: [Spec; 43] = [
+const OWN: [Spec; 45] = [
     BUILD_INFO,
     PEERS,
     IDENTITIES,
@@ -335,6 +347,8 @@ const OWN: [Spec; 43] = [
     SUBSCRIBERS,
     SUBSCRIPTION_ENDS,
     FRAMES,
+    CLIENT_REFUSALS,
+    RELOAD_FAILING,
     HISTORY_VERSIONS,
     HISTORY_BYTES,
     HISTORY_EVICTED,

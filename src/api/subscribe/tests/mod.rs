@@ -14,11 +14,13 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::admission::Admission;
 use super::expected::Expected;
 use super::part::Shelf;
 use super::request::{FrameLimits, Plan};
 use super::session::Session;
 use super::stream::{End, Next, Reader, Shared};
+use crate::access::{Access, Grant};
 use crate::api::pb;
 use crate::api::pb::subscribe_response::Frame;
 use crate::client::{Fold, Update};
@@ -52,6 +54,11 @@ fn sync(builder: &mut ClusterBuilder) {
 
 fn sync_at(builder: &mut ClusterBuilder, revision: i64) {
     builder.set_synced(SourcePosition { etcd_cluster_id: 1, revision });
+}
+
+/// For whoever may see everything, for good.
+fn admitted() -> Admission {
+    Admission::new(Access::default(), None, Grant::all())
 }
 
 fn shared(view: &View) -> Shared {
@@ -90,7 +97,7 @@ impl Subscriber {
         let shared = Shared { status: status.clone(), ..shared.clone() };
         let mut session = Session::new(plan, shared, expected, None);
         let modes = session.modes();
-        Self { reader: Reader::new(session, readiness), fold, modes, _ready: ready }
+        Self { reader: Reader::new(session, readiness, admitted()), fold, modes, _ready: ready }
     }
 
     /// The frame that can be had now, folded.

@@ -234,7 +234,7 @@ async fn tokens_that_are_none_get_a_snapshot_and_say_why() {
         let expected = Expected::new(StatusBoard::default(), readiness.clone(), Instant::now());
         let mut session = Session::new(plan, shared(&view), expected, None);
         let mode = session.modes().remove(0);
-        let first = match Reader::new(session, readiness).next().now_or_never() {
+        let first = match Reader::new(session, readiness, admitted()).next().now_or_never() {
             Some(Next::Message(message)) => name(&message.frame()),
             Some(Next::End(End::NotResumable(why))) => why,
             other => panic!("{other:?}"),

@@ -91,7 +91,7 @@ async fn a_snapshot_is_shared_for_a_moment_only_and_not_with_whoever_holds_somet
     let (_ready, readiness) = watch::channel(true);
     let expected = Expected::new(status.clone(), readiness.clone(), Instant::now());
     let plan = Plan::new(request, FrameLimits::default()).unwrap();
-    let mut reader = Reader::new(Session::new(plan, shared.clone(), expected, None), readiness);
+    let mut reader = Reader::new(Session::new(plan, shared.clone(), expected, None), readiness, admitted());
     let told = std::iter::from_fn(|| match reader.next().now_or_never()? {
         Next::Message(message) => Some(name(&message.frame())),
         Next::End(_) => None,

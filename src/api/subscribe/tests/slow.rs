@@ -55,7 +55,7 @@ async fn s9_a_stream_ends_at_its_age_with_tokens() {
     let plan = Plan::new(pb::SubscribeRequest::default(), FrameLimits::default()).unwrap();
     let expected = Expected::new(status, readiness.clone(), Instant::now());
     let (begin, age) = (Instant::now(), Duration::from_secs(7));
-    let mut reader = Reader::new(Session::new(plan, shared(&view), expected, Some(begin + age)), readiness);
+    let mut reader = Reader::new(Session::new(plan, shared(&view), expected, Some(begin + age)), readiness, admitted());
     let mut fold = Fold::new(false);
     loop {
         match reader.next().await {
