@@ -91,6 +91,8 @@ async fn gateway(pki: &Pki, own: &EtcdServer, remote: &EtcdServer) -> Result<(Ru
         ("--tls-cert", server.cert.display().to_string()),
         ("--tls-key", server.key.display().to_string()),
         ("--tls-client-ca", server.ca.display().to_string()),
+        // All of them are at one address, with one certificate.
+        ("--max-subscriptions-per-client", (2 * SUBSCRIBERS).to_string()),
     ]
     .map(|(flag, value)| format!("{flag}={value}"));
     let command = Flags::augment_args(clap::Command::new("run").no_binary_name(true));
@@ -141,7 +143,10 @@ async fn subscribers(options: &ClientOptions, log: &Arc<Log>) -> Result<Runtime,
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    timeout(PATIENCE, all).await.map_err(|_| format!("{} subscribers came", joined.load(Ordering::Relaxed)))?;
+    if timeout(PATIENCE, all).await.is_err() {
+        threads.shutdown_background();
+        return Err(format!("{} subscribers came", joined.load(Ordering::Relaxed)).into());
+    }
     Ok(threads)
 }
 

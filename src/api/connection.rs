@@ -130,29 +130,38 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Request
 
 /// Serves a connection until its client leaves, or until its last stream has ended once the gateway stops.
 pub(super) async fn serve(tcp: TcpStream, address: SocketAddr, shared: Shared) -> Result<(), HandshakeError> {
+    // Boxed: the task lives as long as the connection, and would keep the room that the handshake needed.
+    if let Some(connection) = Box::pin(establish(tcp, address, shared)).await? {
+        connection.await;
+    }
+    Ok(())
+}
+
+/// A connection of which HTTP/2 has been begun; to be awaited to its end.
+type Established = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// `None` when the gateway stops before that.
+async fn establish(tcp: TcpStream, address: SocketAddr, shared: Shared) -> Result<Option<Established>, HandshakeError> {
     // Frames are whole messages: waiting for more of them only delays a change.
     let _ = tcp.set_nodelay(true);
     match shared.security.clone() {
         Security::Plaintext => {
-            if let Some(io) = shared.handshake(Prefaced::read(tcp)).await? {
-                http2(io, PeerInfo::new(address, None), shared).await;
-            }
+            let io = shared.handshake(Prefaced::read(tcp)).await?;
+            Ok(io.map(|io| http2(io, PeerInfo::new(address, None), shared)))
         }
         Security::MutualTls(source) => {
             let handshake = async {
                 let tls = TlsAcceptor::from(source.current()).accept(tcp).await.map_err(HandshakeError::Tls)?;
                 Prefaced::read(tls).await
             };
-            if let Some(io) = shared.handshake(handshake).await? {
+            Ok(shared.handshake(handshake).await?.map(|io| {
                 let certificate = io.inner.get_ref().1.peer_certificates().and_then(<[_]>::first);
                 // What rustls has verified, this parser reads too; if not, the client has no name.
                 let facts = certificate.and_then(|certificate| CertFacts::from_der(certificate).ok());
-                let peer = PeerInfo::new(address, facts);
-                http2(io, peer, shared).await;
-            }
+                http2(io, PeerInfo::new(address, facts), shared)
+            }))
         }
     }
-    Ok(())
 }
 
 impl Shared {
@@ -174,7 +183,7 @@ impl Shared {
     }
 }
 
-async fn http2<I>(io: Prefaced<I>, peer: PeerInfo, shared: Shared)
+fn http2<I>(io: Prefaced<I>, peer: PeerInfo, shared: Shared) -> Established
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -202,18 +211,20 @@ where
             })
         }
     });
-    let connection = builder.serve_connection(TokioIo::new(io), service);
-    tokio::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = shared.stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    let mut connection = Box::pin(builder.serve_connection(TokioIo::new(io), service));
+    let stop = shared.stop;
+    Box::pin(async move {
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = stop.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%peer, error = &error as &dyn std::error::Error, "a connection broke off");
         }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%peer, error = &error as &dyn std::error::Error, "a connection broke off");
-    }
+    })
 }
 
 /// A stream whose first 24 bytes, the preface, were read already and are given again.

@@ -395,9 +395,9 @@ pub(super) static MAX_SUBSCRIPTIONS_PER_CLIENT: Setting = text(
     SERVE,
     "max-subscriptions-per-client",
     "COUNT",
-    Some("64"),
+    Some("256"),
     "The same for one client, that is, one certificate at one address",
-    "an agent has one or two; what opens a hundred opens them by mistake",
+    "an agent has one or two, and many may come by one translated address; a quarter of all leaves room for others",
 );
 pub(super) static ACCESS_POLICY: Setting = text(
     SERVE,

@@ -90,8 +90,8 @@ impl Default for SubscribeOptions {
         Self {
             // An agent on each of 1,000 nodes.
             max_subscribers: 1_024,
-            // An agent has one or two; what opens a hundred opens them by mistake.
-            max_per_client: 64,
+            // An agent has one or two, but many may come by one translated address with one certificate.
+            max_per_client: 256,
             limits: FrameLimits::default(),
             // As long as readiness waits for peers: several times what a large one takes.
             all_synced_wait: Duration::from_secs(30),

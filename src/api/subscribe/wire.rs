@@ -177,7 +177,8 @@ impl HttpBody for Frames {
                 break;
             }
         }
-        let joined = self.joined.split().freeze();
+        // Whole: a rest of it kept for the next ones would be held by every stream that is idle.
+        let joined = std::mem::take(&mut self.joined).freeze();
         Poll::Ready(Some(Ok(Frame::data(joined))))
     }
 
