@@ -11,11 +11,11 @@ use meshgate::api::{self, Parts, Security, ServerOptions, SubscribeOptions};
 use meshgate::devkit::fill::LabelMix;
 use meshgate::identity::{ClusterId, ClusterName, IdentityRange, MaxConnectedClusters, NumericIdentity};
 use meshgate::pb::SubscribeRequest;
-use meshgate::telemetry::{Metrics, StatusBoard};
+use meshgate::telemetry::{Metrics, StatusBoard, http};
 use meshgate::view::{ClusterBuilder, Interner, SourcePosition, View};
 use prost::bytes::{Buf as _, Bytes};
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 use tonic::codec::{Codec, DecodeBuf, Decoder};
 use tonic::transport::Endpoint;
@@ -48,7 +48,7 @@ fn cluster(name: &str, id: u32, identities: u32) -> Result<ClusterBuilder, Box<d
 
 /// A server on a view, without limits that matter here.
 async fn serve(view: &View) -> Result<(SocketAddr, CancellationToken), Box<dyn Error>> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let listener = http::listen("127.0.0.1:0".parse()?).await?;
     let addr = listener.local_addr()?;
     let (status, stop) = (StatusBoard::default(), CancellationToken::new());
     let metrics = Metrics::new(status.clone());
@@ -196,7 +196,7 @@ async fn joined(addr: SocketAddr) -> Result<(Duration, usize), tonic::Status> {
     let mut grpc = tonic::client::Grpc::new(endpoint.connect().await.map_err(unavailable)?);
     grpc.ready().await.map_err(unavailable)?;
     let (start, mut bytes) = (Instant::now(), 0);
-    let path = http::uri::PathAndQuery::from_static("/meshgate.v1.MeshService/Subscribe");
+    let path = ::http::uri::PathAndQuery::from_static("/meshgate.v1.MeshService/Subscribe");
     let request = tonic::Request::new(SubscribeRequest::default());
     let mut frames = grpc.server_streaming(request, path, Undecoded).await?.into_inner();
     while let Some(frame) = frames.message().await? {

@@ -12,7 +12,7 @@ use axum::routing::get;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -58,8 +58,21 @@ fn advice(error: &io::Error) -> &'static str {
 ///
 /// # Errors
 /// The port is taken, privileged, or the address is not ours.
+#[expect(clippy::unused_async, reason = "it needs a runtime around it, and this way always has one")]
 pub async fn listen(addr: SocketAddr) -> Result<TcpListener, ListenError> {
-    TcpListener::bind(addr).await.map_err(|source| ListenError { addr, source })
+    open(addr).map_err(|source| ListenError { addr, source })
+}
+
+/// Connections that wait to be accepted, at most; the kernel may lower it. The 128 that a listener has by default are fewer
+/// than the agents that come back at once, and whoever finds no room tries again after a second.
+const BACKLOG: u32 = 4_096;
+
+fn open(addr: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // As for any server: a restart does not wait for the last connections of before.
+    socket.set_reuseaddr(true)?;
+    socket.bind(addr)?;
+    socket.listen(BACKLOG)
 }
 
 /// The pages of the HTTP port.
