@@ -9,9 +9,19 @@ use serde::Serialize;
 
 use super::block_on;
 use super::connection::Connection;
-use super::output::{BOLD, DIMMED, Format, Out, RED, Trouble, YELLOW, age, count, rfc3339};
+use super::output::{BOLD, DIMMED, Out, RED, Trouble, YELLOW, age, count, rfc3339, until};
 use crate::api::pb;
 use crate::client::{ClientError, connect};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// For people
+    Table,
+    /// The same, with revision, checksum, etcd, last event, last heartbeat and the certificate's end
+    Wide,
+    /// For programs: one document
+    Json,
+}
 
 /// Shows the state of every cluster.
 #[derive(Debug, clap::Args)]
@@ -36,9 +46,9 @@ async fn show(args: &Args) -> Result<(), Trouble> {
     let mut out = Out::new();
     match args.output {
         Format::Json => out.json(&clusters.iter().map(ClusterOut::from).collect::<Vec<_>>())?,
-        Format::Table => {
+        Format::Table | Format::Wide => {
             let now = SystemTime::now();
-            for line in table(&clusters, now).lines() {
+            for line in table(&clusters, args.output == Format::Wide, now).lines() {
                 out.line(line.trim_end())?;
             }
             for cluster in &clusters {
@@ -49,19 +59,21 @@ async fn show(args: &Args) -> Result<(), Trouble> {
     Ok(out.flush()?)
 }
 
-fn table(clusters: &[pb::ClusterInfo], now: SystemTime) -> Table {
+const COLUMNS: [&str; 7] = ["CLUSTER", "ID", "STATE", "SINCE", "IDENTITIES", "REJECTED", "ENDPOINT"];
+const WIDE_COLUMNS: [&str; 8] =
+    ["STAGE", "FAILURES", "REVISION", "CHECKSUM", "ETCD", "LAST EVENT", "HEARTBEAT", "CERTIFICATE ENDS"];
+
+fn table(clusters: &[pb::ClusterInfo], wide: bool, now: SystemTime) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
-    table.set_header(
-        ["CLUSTER", "ID", "STATE", "SINCE", "IDENTITIES", "REJECTED", "ENDPOINT"]
-            .map(|name| Cell::new(name).add_attribute(Attribute::Bold)),
-    );
+    let columns = COLUMNS.into_iter().chain(WIDE_COLUMNS.into_iter().filter(|_| wide));
+    table.set_header(columns.map(|name| Cell::new(name).add_attribute(Attribute::Bold)));
     for cluster in clusters {
         let name = if cluster.local { format!("{} (own)", cluster.name) } else { cluster.name.clone() };
         let id = if cluster.cluster_id == 0 { "-".to_owned() } else { cluster.cluster_id.to_string() };
         let since = cluster.since.and_then(|since| age(since, now)).unwrap_or_default();
         let number = |number: u64| Cell::new(number).set_alignment(CellAlignment::Right);
-        table.add_row([
+        let mut row = vec![
             Cell::new(name),
             Cell::new(id).set_alignment(CellAlignment::Right),
             Cell::new(shown_state(cluster)).fg(state_colour(cluster.state())),
@@ -69,9 +81,41 @@ fn table(clusters: &[pb::ClusterInfo], now: SystemTime) -> Table {
             number(cluster.identities),
             number(cluster.rejects.values().sum()),
             Cell::new(&cluster.endpoint),
-        ]);
+        ];
+        if wide {
+            row.extend(wide_cells(cluster, now));
+        }
+        table.add_row(row);
     }
     table
+}
+
+fn wide_cells(cluster: &pb::ClusterInfo, now: SystemTime) -> [Cell; WIDE_COLUMNS.len()] {
+    let ago = |time: Option<prost_types::Timestamp>| {
+        time.and_then(|time| age(time, now)).map_or_else(|| "-".to_owned(), |age| format!("{age} ago"))
+    };
+    let number = |number: String| Cell::new(number).set_alignment(CellAlignment::Right);
+    let certificate = match cluster.certificate_expires {
+        None => Cell::new("-"),
+        Some(end) => match until(end, now) {
+            Some(left) => Cell::new(format!("in {left}")),
+            None => Cell::new("expired").fg(Color::DarkRed),
+        },
+    };
+    let etcd = match cluster.etcd_cluster_id {
+        0 => "-".to_owned(),
+        id => format!("{id:x} {}", cluster.etcd_version),
+    };
+    [
+        Cell::new(if cluster.stage.is_empty() { "-" } else { &cluster.stage }),
+        number(cluster.failures.to_string()),
+        number(cluster.revision.to_string()),
+        Cell::new(format!("{:016x}", cluster.checksum)),
+        Cell::new(etcd),
+        Cell::new(ago(cluster.last_event)),
+        Cell::new(ago(cluster.last_heartbeat)),
+        certificate,
+    ]
 }
 
 /// What an operator has to know beyond the table.

@@ -116,13 +116,22 @@ pub(super) fn rfc3339(time: prost_types::Timestamp) -> Option<String> {
 
 /// How long ago, in the largest unit and the next one.
 pub(super) fn age(time: prost_types::Timestamp, now: SystemTime) -> Option<String> {
-    let age = now.duration_since(moment(time)?).unwrap_or_default();
-    let unit = match age.as_secs() {
+    Some(rounded(now.duration_since(moment(time)?).unwrap_or_default()))
+}
+
+/// How long it is until a moment; none once it has come.
+pub(super) fn until(time: prost_types::Timestamp, now: SystemTime) -> Option<String> {
+    Some(rounded(moment(time)?.duration_since(now).ok()?))
+}
+
+/// To what matters: nobody needs the seconds of a day.
+fn rounded(time: Duration) -> String {
+    let unit = match time.as_secs() {
         0..3_600 => 1,
         3_600..86_400 => 60,
         _ => 3_600,
     };
-    Some(humantime::format_duration(Duration::from_secs(age.as_secs() / unit * unit)).to_string())
+    humantime::format_duration(Duration::from_secs(time.as_secs() / unit * unit)).to_string()
 }
 
 fn moment(time: prost_types::Timestamp) -> Option<SystemTime> {

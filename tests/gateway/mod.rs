@@ -5,6 +5,7 @@ mod binary;
 mod life;
 mod pictures;
 mod resuming;
+mod status;
 mod subscribing;
 
 use std::net::SocketAddr;

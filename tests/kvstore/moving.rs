@@ -1,5 +1,6 @@
 //! A session that works is left for another one: names that move, pings that are refused.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,11 +10,12 @@ use meshgate::kvstore::{Connector, EtcdConfig, Resolver, Session, SessionError, 
 use meshgate::mirror::{Dialer, Reporter};
 use meshgate::telemetry::{Metrics, StatusBoard};
 use tokio::net::TcpListener;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{DEADLINE, etcd, session_of, timing};
 use crate::support::proxy::Proxy;
-use crate::support::{EtcdOptions, EtcdServer, Pki};
+use crate::support::{CertSpec, EtcdOptions, EtcdServer, Pki};
 
 const HOST: &str = "localhost";
 
@@ -127,4 +129,55 @@ async fn e06_pings_that_are_refused_become_rarer() {
         refused += 1;
     }
     assert!((1..=2).contains(&refused), "0.4 s is too often, 1.6 s is not: {refused}");
+}
+
+/// A mesh of 100 peers whose names all become unknown at once: the resolver is down.
+#[tokio::test(start_paused = true)]
+async fn p13_a_resolver_that_is_down_is_asked_seldom_and_not_by_all_at_once() {
+    const PEERS: usize = 100;
+    let pki = Pki::temporary().unwrap();
+    let files = pki.issue(&CertSpec::client("gateway")).unwrap();
+    let asked: Arc<Mutex<Vec<(Instant, String)>>> = Arc::default();
+    let since = |begin: Instant| -> Vec<(Duration, String)> {
+        let asked = asked.lock().unwrap();
+        asked.iter().filter(|(at, _)| *at >= begin).map(|(at, host)| (*at - begin, host.clone())).collect()
+    };
+    let peers: Vec<_> = (0..PEERS)
+        .map(|n| {
+            let config = EtcdConfig {
+                endpoints: vec![format!("https://peer-{n}.example:2379")],
+                trusted_ca_file: Some(files.ca.clone()),
+                cert_file: Some(files.cert.clone()),
+                key_file: Some(files.key.clone()),
+                ..EtcdConfig::default()
+            };
+            let asked = Arc::clone(&asked);
+            let resolver = Resolver::new(move |host, _| {
+                asked.lock().unwrap().push((Instant::now(), host));
+                async { Err(std::io::Error::other("no server could be reached")) }.boxed()
+            });
+            let mut dialer = Dialer::new(config, &Timing::default()).with_resolver(resolver);
+            AbortOnDropHandle::new(tokio::spawn(async move { drop(dialer.connect(&reporter()).await) }))
+        })
+        .collect();
+    // The first attempts follow each other fast, as they should: most failures are short.
+    let begin = Instant::now();
+    sleep(Duration::from_mins(1)).await;
+    let first = since(begin).len();
+    assert!((5 * PEERS..=14 * PEERS).contains(&first), "{first} questions in the first minute");
+    let begin = Instant::now();
+    sleep(Duration::from_mins(10)).await;
+    let asked = since(begin);
+    // A wait is 15 s on average by then.
+    assert!(asked.len() <= 10 * 6 * PEERS, "{} questions in ten minutes", asked.len());
+    let mut by_second = vec![0; 601];
+    let mut last = BTreeMap::from_iter((0..PEERS).map(|n| (format!("peer-{n}.example"), Duration::ZERO)));
+    for (at, host) in asked {
+        by_second[usize::try_from(at.as_secs()).unwrap()] += 1;
+        let gap = at - last.insert(host.clone(), at).expect("one of ours");
+        assert!(gap <= Timing::default().backoff_max + Duration::from_secs(1), "{host} waited {gap:?}");
+    }
+    let most = by_second.into_iter().max().unwrap();
+    assert!(most <= PEERS / 3, "{most} of {PEERS} in one second");
+    drop(peers);
 }

@@ -30,6 +30,8 @@ impl Gateway {
             ("peer-rescan-interval", "100ms"),
             ("audit-interval", "5s"),
             ("heartbeat-timeout", "5s"),
+            // Full after the first round of faults: from then on memory must not grow.
+            ("resume-history-age", "10s"),
             // Several pages a list.
             ("list-page-size", "64"),
         ];
