@@ -45,6 +45,7 @@ pub fn run(report: &mut Report) -> Result<(), Box<dyn std::error::Error>> {
     let mut change = Vec::new();
     let mut by_number = Vec::new();
     let mut by_labels = Vec::new();
+    let mut removed = Vec::new();
     for _ in 0..RUNS {
         let start = Instant::now();
         let mut copied = Vec::with_capacity(bytes);
@@ -95,6 +96,12 @@ pub fn run(report: &mut Report) -> Result<(), Box<dyn std::error::Error>> {
             black_box(view.read(|mesh| mesh.lookup(&entries[at as usize].1).is_some()));
         }
         by_labels.push(per(start, LOOKUPS));
+
+        // What a peer's removal costs whoever holds the last version.
+        let start = Instant::now();
+        view.withdraw(id);
+        drop((held, builder));
+        removed.push(per(start, IDENTITIES));
     }
     let copy = Runs::new(copy).median();
     let mut figure = |name: &str, runs: Vec<f64>, target: &str| {
@@ -103,6 +110,7 @@ pub fn run(report: &mut Report) -> Result<(), Box<dyn std::error::Error>> {
     figure("view/build_per_identity", build, "floor: copying its key string");
     figure("view/relist_unchanged_per_identity", relist, "floor: copying its key string");
     figure("view/change_publish_diff", change, "floor: copying its key string");
+    figure("view/removed_per_identity", removed, "floor: copying its key string");
     figure("view/lookup_by_number", by_number, "< 50 ns");
     figure("view/lookup_by_labels", by_labels, "< 300 ns");
     Ok(())
