@@ -6,7 +6,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{FAILURE, USAGE, block_on, fail};
 use crate::config::{Config, Environment, Flags};
-use crate::gateway::{Gateway, Running, TaskEnded};
+use crate::gateway::{Gateway, Running, TaskEnded, raise_descriptor_limit};
 use crate::telemetry::logging;
 
 /// Flags beat `MESHGATE_*` variables, which beat the file given with --config, which beats the defaults.
@@ -26,6 +26,10 @@ pub fn run(args: Args) -> ExitCode {
         return fail(FAILURE, &format_args!("cannot start logging: {error}"));
     }
     tracing::info!(version = env!("CARGO_PKG_VERSION"), settings = config.summary(), "starting");
+    match raise_descriptor_limit() {
+        Ok(limit) => tracing::debug!(limit, "open files"),
+        Err(error) => tracing::warn!(%error, "the limit on open files stays as it is"),
+    }
     block_on(gateway(config))
 }
 

@@ -5,6 +5,7 @@
 //! then whatever is left is cut.
 
 mod allocating;
+mod descriptors;
 mod readiness;
 mod reload;
 mod tasks;
@@ -32,6 +33,7 @@ use crate::tls::TlsError;
 use crate::view::{Interner, View};
 use allocating::Allocating;
 pub use allocating::OwnAllocator;
+pub use descriptors::raise_descriptor_limit;
 use reload::Guarding;
 pub use tasks::TaskEnded;
 use tasks::Tasks;

@@ -3,14 +3,15 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Every entry about peers and about allocating, by section.
-const ENTRIES: [(&str, &[u32]); 6] = [
+/// Every entry about peers, allocating and subscribers, by section.
+const ENTRIES: [(&str, &[u32]); 7] = [
     ("R", &[1, 2, 3, 4, 5, 6, 8, 9, 11, 13, 14, 15, 16, 19, 21, 22]),
     ("P", &[1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13]),
     ("T", &[1, 2, 4, 5, 6, 7]),
     ("E", &[1, 3, 4, 5, 6, 7, 8, 11, 12, 14]),
     ("A", &[1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 13, 14]),
     ("G", &[1, 2, 4, 5, 6, 8, 9, 10, 12]),
+    ("S", &[1, 2, 3, 4, 6, 7, 8, 9, 11, 13]),
 ];
 
 fn root() -> &'static Path {

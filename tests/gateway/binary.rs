@@ -21,7 +21,9 @@ fn nobody(dir: &Path) -> PathBuf {
 }
 
 pub(super) fn command(args: &[String]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_meshgate"));
+    // With the limit on open files that processes have by default.
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -S -n 1024; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_meshgate")]);
     command.arg("run").args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("MESHGATE_")) {
         command.env_remove(name);
@@ -173,6 +175,11 @@ async fn without_its_store_it_lives_and_a_signal_ends_it_with_0() {
     let dir = tempfile::tempdir().unwrap();
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let mut process = Process::start(&flags(&nobody(dir.path()), &[]));
+        // As many files as it may have open, it can.
+        let limits = std::fs::read_to_string(format!("/proc/{}/limits", process.child.id())).unwrap();
+        let open = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+        let open: Vec<_> = open.split_whitespace().collect();
+        assert!(open[0] == open[1] && open[0] != "1024", "{open:?}");
         assert_eq!(page(process.http, "/livez").await, (200, "alive\n".to_owned()));
         assert_eq!(page(process.http, "/readyz").await.0, 503);
         let begin = Instant::now();

@@ -28,7 +28,7 @@ async fn write_what_is_refused(store: &Store) {
     kv.put(format!("{}x", store.cluster.identity_prefix()), "k8s:bad=key;", None).await.unwrap();
 }
 
-fn metric(scrape: &str, name: &str, more: &str) -> f64 {
+fn metric(scrape: &str, name: &str, more: &str) -> u64 {
     let series = format!("{name}{{cluster=\"b\"{more}}} ");
     let line = scrape.lines().find_map(|line| line.strip_prefix(&series));
     line.unwrap_or_else(|| panic!("no {series}\n{scrape}")).parse().unwrap()
@@ -158,21 +158,21 @@ fn check(api: &pb::ClusterInfo, json: &str, wide: &str) {
 
 fn check_metrics(api: &pb::ClusterInfo, scrape: &str) {
     let gauge = |name: &str| metric(scrape, &format!("meshgate_{name}"), "");
-    let seconds = |time: Option<prost_types::Timestamp>| time.unwrap().seconds as f64;
-    assert_eq!(gauge("identities"), api.identities as f64);
-    assert_eq!(gauge("cluster_ready"), 1.0);
-    assert_eq!(gauge("cluster_revision"), api.revision as f64);
-    assert_eq!(gauge("cluster_checksum"), (api.checksum & ((1 << 48) - 1)) as f64);
+    let seconds = |time: Option<prost_types::Timestamp>| time.unwrap().seconds.cast_unsigned();
+    assert_eq!(gauge("identities"), api.identities);
+    assert_eq!(gauge("cluster_ready"), 1);
+    assert_eq!(gauge("cluster_revision"), api.revision.cast_unsigned());
+    assert_eq!(gauge("cluster_checksum"), api.checksum & ((1 << 48) - 1));
     assert_eq!(gauge("cluster_last_event_timestamp_seconds"), seconds(api.last_event));
-    assert!(gauge("cluster_last_heartbeat_timestamp_seconds") > 0.0);
+    assert!(gauge("cluster_last_heartbeat_timestamp_seconds") > 0);
     assert_eq!(gauge("cluster_certificate_expiry_timestamp_seconds"), seconds(api.certificate_expires));
     for (reason, count) in &api.rejects {
-        assert_eq!(metric(scrape, "meshgate_rejects_total", &format!(",reason=\"{reason}\"")), *count as f64);
+        assert_eq!(metric(scrape, "meshgate_rejects_total", &format!(",reason=\"{reason}\"")), *count);
     }
-    let failures: f64 = scrape
+    let failures: u64 = scrape
         .lines()
         .filter(|line| line.starts_with("meshgate_failures_total{cluster=\"b\""))
-        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
         .sum();
-    assert_eq!(failures, api.failures as f64);
+    assert_eq!(failures, api.failures);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use meshgate::telemetry::ClusterState;
+use meshgate::telemetry::{ClusterState, ClusterStatus};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
@@ -106,5 +106,48 @@ async fn p11_waiting_for_the_configuration_has_a_deadline_of_its_own() {
     slow.put_app(1, "a").await;
     slow.announce().await;
     rig.until_shown(2, &slow.contents(&[(1, "a")])).await;
+    rig.stop().await;
+}
+
+/// Bytes that are no text: by the list and by the watch, as key and as value.
+#[tokio::test]
+async fn s11_bytes_that_are_not_utf8_cost_their_own_entry_and_nothing_else() {
+    let pki = Pki::temporary().unwrap();
+    let store = Store::new(&pki, "blue", 2, &["a", "b"]).await;
+    let mut kv = store.etcd.client().kv_client();
+    let prefix = store.cluster.identity_prefix();
+    let good = |app: &str| store.key_string(app).into_bytes();
+    let bad: [(Vec<u8>, Vec<u8>); 4] = [
+        (store.cluster.identity_key(store.number(70)).into(), [b"k8s:bad=\xff;", &good("x")[..]].concat()),
+        // An overlong `/`.
+        (store.cluster.identity_key(store.number(71)).into(), [b"k8s:bad=\xc0\xaf;", &good("x")[..]].concat()),
+        ([prefix.as_bytes(), b"\xff7"].concat(), good("x")),
+        ([prefix.as_bytes(), b"\x007"].concat(), good("x")),
+    ];
+    for (key, value) in &bad[..2] {
+        kv.put(key.clone(), value.clone(), None).await.unwrap();
+    }
+    kv.put(bad[2].0.clone(), bad[2].1.clone(), None).await.unwrap();
+    let rig = Rig::start();
+    rig.write("blue", &store.yaml());
+    rig.until_state("blue", ClusterState::Synced).await;
+    let rejects = |status: &ClusterStatus| status.rejects.values().sum::<u64>();
+    rig.until("blue", "what is bad in the list is counted", |status| rejects(status) == 3).await;
+    rig.until_shown(2, &store.contents(&[(1, "a"), (2, "b")])).await;
+    // The same by the watch, and what follows is delivered.
+    for (key, value) in bad.iter().map(|(key, value)| (key.clone(), [value, &b" "[..]].concat())) {
+        kv.put(key, value, None).await.unwrap();
+    }
+    store.put_app(3, "c").await;
+    rig.until_shown(2, &store.contents(&[(1, "a"), (2, "b"), (3, "c")])).await;
+    let status = rig.status("blue").unwrap();
+    assert_eq!(rejects(&status), 7, "{:?}", status.rejects);
+    assert!(status.reject_examples.iter().all(|example| example.key.is_ascii() && !example.key.contains('\0')));
+    // A scrape is lines of text whose labels are names of ours.
+    let scrape = rig.metrics.scrape();
+    let series = scrape.lines().filter(|line| line.starts_with("meshgate_rejects_total{cluster=\"blue\""));
+    let counted: Vec<_> = series.map(|line| line.rsplit_once(' ').unwrap()).collect();
+    assert_eq!(counted.iter().map(|(_, count)| count.parse::<u64>().unwrap()).sum::<u64>(), 7);
+    assert!(scrape.is_ascii(), "no byte of an entry is in a label");
     rig.stop().await;
 }
