@@ -179,7 +179,7 @@ fn shown_state(cluster: &pb::ClusterInfo) -> String {
 }
 
 /// `CLUSTER_STATE_AWAITING_CANARY` as the metrics name it: `awaiting-canary`.
-fn state_name(state: pb::ClusterState) -> String {
+pub(super) fn state_name(state: pb::ClusterState) -> String {
     state.as_str_name().trim_start_matches("CLUSTER_STATE_").to_ascii_lowercase().replace('_', "-")
 }
 

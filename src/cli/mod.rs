@@ -8,6 +8,8 @@ mod gc;
 mod identity;
 mod output;
 mod run;
+mod subscribers;
+mod verify;
 mod watch;
 
 use std::future::Future;
@@ -34,6 +36,10 @@ enum Command {
     Identity(identity::Args),
     /// Shows how each cluster of the mesh is doing.
     Clusters(clusters::Args),
+    /// Shows subscribers that acknowledge, and who is behind.
+    Subscribers(subscribers::Args),
+    /// Compares what gateways and subscribers hold of each cluster.
+    Verify(verify::Args),
     /// Deletes identities of this cluster that nobody uses.
     Gc(gc::Args),
     /// Makes development certificates.
@@ -44,6 +50,8 @@ enum Command {
 
 /// Something failed, in the world or in us.
 const FAILURE: u8 = 1;
+/// It worked, and found what should not be.
+const DIFFERENT: u8 = 3;
 /// The command line or the configuration is wrong; clap uses the same.
 const USAGE: u8 = 2;
 
@@ -55,6 +63,8 @@ pub fn main() -> ExitCode {
         Command::Watch(args) => watch::run(&args),
         Command::Identity(args) => identity::run(&args),
         Command::Clusters(args) => clusters::run(&args),
+        Command::Subscribers(args) => subscribers::run(&args),
+        Command::Verify(args) => verify::run(&args),
         Command::Gc(args) => gc::run(args),
         Command::Certs(args) => certs::run(&args),
         Command::Demo(args) => demo::run(&args),

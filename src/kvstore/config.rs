@@ -28,6 +28,8 @@ pub struct EtcdConfig {
     pub host_aliases: BTreeMap<String, Vec<IpAddr>>,
     /// User and password instead of a client certificate.
     pub credentials: Option<Credentials>,
+    /// `HOST:PORT` of the gateway of the cluster whose store this is; for comparing with it only.
+    pub gateway: Option<String>,
     /// Where plain text is allowed. No field of the file: whoever writes a peer's file must not decide it.
     pub plaintext: Plaintext,
 }
@@ -179,6 +181,7 @@ impl EtcdConfig {
             insecure_skip_tls_verify: file.insecure_skip_tls_verify,
             host_aliases: BTreeMap::new(),
             credentials,
+            gateway: given(file.meshgate_gateway),
             plaintext,
         };
         for endpoint in file.endpoints {
@@ -273,6 +276,8 @@ struct Written {
     host_aliases: BTreeMap<String, Spanned<Vec<String>>>,
     username: Option<String>,
     password: Option<String>,
+    /// Ours, too.
+    meshgate_gateway: Option<String>,
 }
 
 #[cfg(test)]

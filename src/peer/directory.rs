@@ -137,7 +137,7 @@ impl Directory {
     async fn look(&self) -> io::Result<Picture> {
         let (path, ours) = (self.path.clone(), self.ours.clone());
         // A hung network mount blocks a thread of its own, nobody else.
-        tokio::task::spawn_blocking(move || look(&path, &ours)).await.map_err(io::Error::other)?
+        tokio::task::spawn_blocking(move || look(&path, Some(&ours))).await.map_err(io::Error::other)?
     }
 }
 
@@ -160,16 +160,16 @@ pub fn difference(old: &Picture, new: &Picture) -> Vec<Change> {
     removed.chain(unnamed).chain(present).chain(misnamed).collect()
 }
 
-/// Reads the directory once.
+/// Reads the directory once; a file named `ours` is our own and passed over.
 ///
 /// # Errors
 /// The directory cannot be listed.
-pub fn look(directory: &Path, ours: &ClusterName) -> io::Result<Picture> {
+pub fn look(directory: &Path, ours: Option<&ClusterName>) -> io::Result<Picture> {
     let mut picture = Picture::default();
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         let file_name = entry.file_name().to_string_lossy().into_owned();
-        if file_name.starts_with('.') || file_name == ours.as_str() {
+        if file_name.starts_with('.') || ours.is_some_and(|ours| file_name == ours.as_str()) {
             continue;
         }
         let path = entry.path();

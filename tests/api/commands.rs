@@ -288,3 +288,30 @@ async fn what_is_wrong_with_the_command_line_is_told() {
     assert!(err.contains("cannot reach the gateway at 127.0.0.1:1: "), "{err}");
     assert_eq!(err.lines().count(), 1, "{err}");
 }
+
+#[tokio::test]
+async fn subscribers() {
+    let server = Server::start().await;
+    let mut a = publish(&server, "a", 1, 3);
+    let sub = server.synced(pb::SubscribeRequest::default()).await;
+    let mut client = server.client().await;
+    let rejected = vec![pb::Rejected { number: 65_537, reason: "no room".into() }];
+    let tokens = sub.fold.tokens();
+    let request = pb::AcknowledgeRequest { subscriber: "node-1".to_owned(), tokens: tokens.clone(), rejected };
+    client.acknowledge(request).await.unwrap();
+    let behind = async || {
+        let (code, out, err) = asked(&server, &["subscribers"]).await;
+        assert_eq!((code, err.as_str()), (0, ""));
+        assert!(out.contains("not applied  65537  no room"), "{out}");
+        let line = out.lines().find(|line| line.starts_with("node-1 ")).unwrap().to_owned();
+        line.split_whitespace().last().unwrap().to_owned()
+    };
+    assert_eq!(behind().await, "-");
+    put(&mut a, 0, "k8s:app=new;");
+    server.view.publish(a.build());
+    assert_eq!(behind().await, "a");
+    let list = json(&server, &["subscribers", "-o", "json"]).await;
+    assert_eq!((&list[0]["subscriber"], &list[0]["clusters"]["a"]["current"]), (&"node-1".into(), &false.into()));
+    assert_eq!(list[0]["rejected"]["65537"], "no room");
+    server.end().await;
+}

@@ -11,6 +11,7 @@ mod resume;
 mod shutdown;
 mod slow;
 mod streams;
+mod verify;
 
 use std::net::SocketAddr;
 use std::time::Duration;

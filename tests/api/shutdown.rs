@@ -23,6 +23,7 @@ fn check_goodbye(frames: &[Frame], status: &Status) {
     assert_eq!(go_away.reason(), pb::GoAwayReason::Shutdown);
     let after = Duration::try_from(go_away.reconnect_after.unwrap()).unwrap();
     assert!(after <= SubscribeOptions::default().reconnect_spread);
+    assert!(go_away.deadline.is_some(), "it is told when it will be cut");
     let removes = |frame: &Frame| match frame {
         Frame::ClusterRemoved(_) => true,
         Frame::Batch(batch) => !batch.removed.is_empty(),

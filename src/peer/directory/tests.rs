@@ -45,7 +45,7 @@ fn p01_only_files_with_endpoints_are_peers() {
     fs::create_dir(path.join("folder")).unwrap();
     fs::write(path.join(".hidden"), YAML).unwrap();
     symlink("nowhere", path.join("dangling")).unwrap();
-    let picture = look(path, &ours()).unwrap();
+    let picture = look(path, Some(&ours())).unwrap();
     assert_eq!(names(&picture), ["blue", "red"]);
     assert!(picture.misnamed.is_empty());
     assert!(picture.peers.values().all(|file| file.config.is_ok()));
@@ -59,7 +59,7 @@ fn p07_a_bad_name_harms_itself_only() {
     for name in bad.iter().copied().chain([longest.as_str()]) {
         fs::write(directory.path().join(name), YAML).unwrap();
     }
-    let picture = look(directory.path(), &ours()).unwrap();
+    let picture = look(directory.path(), Some(&ours())).unwrap();
     assert_eq!(names(&picture), [longest.as_str()]);
     let mut reported: Vec<_> = picture.misnamed.keys().map(String::as_str).collect();
     reported.sort_unstable_by_key(|name| bad.iter().position(|bad| bad == name));
@@ -71,12 +71,12 @@ fn p02_only_contents_count_and_certificates_are_contents() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
     mount(path, 1, &[("blue", YAML), ("ca.crt", "one")]);
-    let first = look(path, &ours()).unwrap();
+    let first = look(path, Some(&ours())).unwrap();
     mount(path, 2, &[("blue", YAML), ("ca.crt", "one")]);
-    let second = look(path, &ours()).unwrap();
+    let second = look(path, Some(&ours())).unwrap();
     assert!(difference(&first, &second).is_empty(), "the same bytes by way of another folder");
     mount(path, 3, &[("blue", YAML), ("ca.crt", "two")]);
-    let third = look(path, &ours()).unwrap();
+    let third = look(path, Some(&ours())).unwrap();
     assert!(matches!(&difference(&second, &third)[..], [Change::Present(name, _)] if name.as_str() == "blue"));
 }
 
@@ -84,7 +84,7 @@ fn p02_only_contents_count_and_certificates_are_contents() {
 fn a_broken_file_is_a_peer_with_a_reason() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("blue"), "endpoints: [").unwrap();
-    let picture = look(directory.path(), &ours()).unwrap();
+    let picture = look(directory.path(), Some(&ours())).unwrap();
     let file = picture.peers.values().next().unwrap();
     assert_eq!(file.config.as_ref().unwrap_err().reason, "file-malformed");
 }
