@@ -22,6 +22,7 @@ mod cilium;
 mod collect;
 mod command;
 mod contest;
+mod errors;
 mod faults;
 mod flaky;
 mod leases;
