@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use etcd_client::{Client, GetOptions};
-use meshgate::allocator::Key;
+use meshgate::allocator::{Key, Paths};
 use meshgate::api::pb;
 use meshgate::client::{ClientOptions, ClientSecurity, Event, Subscription, Update};
 use meshgate::gateway::{OwnAllocator, Running};
@@ -294,5 +294,71 @@ async fn calls_keep_to_the_limit_that_is_set() {
     }
     // A tenth of a second's calls may come at once.
     assert!(since.elapsed() >= Duration::from_millis(20 * 25 - 10), "{:?}", since.elapsed());
+    stop(running).await;
+}
+
+/// The value of a series, which is whole.
+fn series(scrape: &str, name: &str) -> u64 {
+    let line = scrape.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name} in\n{scrape}")).parse().unwrap()
+}
+
+/// What an allocator went through can be read off its series.
+#[tokio::test]
+async fn every_series_of_the_allocator_tells_what_happened() {
+    let (dir, etcd) = (tempfile::tempdir().unwrap(), etcd().await);
+    let client = etcd.client();
+    let more =
+        ["--enable-gc", "--identity-gc-interval=300ms", "--lock-gc-interval=1s", "--kvstore-periodic-sync=100ms"];
+    let running = start(&config(dir.path(), etcd.port()), &more).await;
+    until_ready(&running).await;
+    let scrape = async || page(running.http_addr, "/metrics").await.1;
+    let reaches = async |name: &str, least: u64| {
+        eventually(name, SOON, async || series(&scrape().await, &format!("meshgate_allocator_{name}")) >= least).await;
+    };
+    // One transaction each; then one that finds its label set locked, and waits until collectors have taken the lock away.
+    let (kept, gone) = (allocate(&running, 1).await, allocate(&running, 2).await);
+    let lock = Paths::new(BASE, "other").unwrap().locks(&labels(3)).unwrap();
+    client.kv_client().put(format!("{lock}1"), "", None).await.unwrap();
+    let waiting = labels(3);
+    let waiting = allocator(&running).allocate(&waiting, soon());
+    let (waiting, ()) = tokio::join!(waiting, reaches("gc_alive{kind=\"lock\"}", 1));
+    waiting.unwrap();
+    // In use here already.
+    allocate(&running, 1).await;
+    // Not to be had.
+    let long = Key::parse(&format!("k8s:app={};", "x".repeat(100))).unwrap();
+    allocator(&running).allocate(&long, Instant::now()).await.unwrap_err();
+    for (name, least) in [
+        ("duration_seconds_count{outcome=\"new\"}", 3),
+        ("duration_seconds_count{outcome=\"local\"}", 1),
+        ("duration_seconds_count{outcome=\"deadline\"}", 1),
+        ("attempts_total", 3),
+        ("path_total{path=\"fast\"}", 2),
+        ("path_total{path=\"lock\"}", 1),
+        ("lock_wait_seconds_count", 1),
+        ("numbers{state=\"free\"}", 65_000),
+        ("numbers{state=\"used\"}", 3),
+        ("local_keys", 3),
+        ("leases", 1),
+        ("leased_keys", 3),
+        ("gc_leader", 1),
+        ("gc_deleted_total{kind=\"lock\"}", 1),
+        ("gc_duration_seconds_count{kind=\"lock\"}", 2),
+    ] {
+        reaches(name, least).await;
+    }
+    // What nobody uses is collected, what is in use and was deleted returns, and what is taken by others is a conflict.
+    allocator(&running).release(&labels(2), soon()).await.unwrap();
+    reaches("gc_deleted_total{kind=\"identity\"}", 1).await;
+    reaches("gc_duration_seconds_count{kind=\"identity\"}", 2).await;
+    reaches("gc_alive{kind=\"identity\"}", 2).await;
+    assert!(shown(&running, gone).is_none());
+    client.kv_client().delete(format!("{BASE}/id/{kept}"), None).await.unwrap();
+    reaches("repairs_total{event=\"recreated\"}", 1).await;
+    // Before the collector takes it away, as a record that nobody uses.
+    client.kv_client().put(format!("{BASE}/id/{kept}"), "k8s:foreign=1;", None).await.unwrap();
+    reaches("repairs_total{event=\"conflict\"}", 1).await;
+    assert_eq!(series(&scrape().await, "meshgate_allocator_lost_leases_total"), 0);
     stop(running).await;
 }
