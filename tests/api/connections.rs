@@ -185,3 +185,41 @@ async fn a_subscription_outlives_its_streams() {
     timeout(SOON, serving).await.unwrap().unwrap().unwrap();
     second.end().await;
 }
+
+#[tokio::test]
+async fn new_certificates_of_the_listener_count_for_new_handshakes_and_drop_nobody() {
+    let (old, new) = (Pki::temporary().unwrap(), Pki::temporary().unwrap());
+    let files = old.issue(&CertSpec::server("gateway")).unwrap();
+    let files = ServerTlsFiles { cert: files.cert, key: files.key, client_ca: files.ca };
+    let tls = Arc::new(ServerTls::load(files.clone()).unwrap());
+    let current = Arc::clone(&tls);
+    let security = Security::MutualTls(api::TlsSource::new(move || current.config()));
+    let server = Server::start_with(security, ServerOptions::default()).await;
+    let mut a = publish(&server, "a", 1, 3);
+    let all_synced = async |sub: &mut Subscription| {
+        while !matches!(timeout(SOON, sub.next()).await.unwrap(), Event::Update(Update::AllSynced { .. })) {}
+    };
+    let mut before = open(client(&old, server.addr, &old)).await.unwrap();
+    all_synced(&mut before).await;
+
+    // Another CA altogether, on both sides.
+    let replacement = new.issue(&CertSpec::server("gateway")).unwrap();
+    for (from, to) in
+        [(&replacement.cert, &files.cert), (&replacement.key, &files.key), (&replacement.ca, &files.client_ca)]
+    {
+        std::fs::copy(from, to).unwrap();
+    }
+    assert!(tls.reload_if_changed().unwrap());
+    let mut after = open(client(&new, server.addr, &new)).await.unwrap();
+    all_synced(&mut after).await;
+    let copy = Pki::temporary().unwrap();
+    assert!(open(client(&copy, server.addr, &new)).await.is_err(), "who has a certificate of neither stays out");
+    // The stream of before goes on as if nothing had been.
+    put(&mut a, 1, "k8s:app=new;");
+    server.view.publish(a.build());
+    for sub in [&mut before, &mut after] {
+        let event = timeout(SOON, sub.next()).await.unwrap();
+        assert!(matches!(event, Event::Update(Update::Changed { .. })), "{event:?}");
+    }
+    server.end().await;
+}
