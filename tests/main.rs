@@ -11,5 +11,6 @@ mod gateway;
 mod identity;
 mod interop;
 mod kvstore;
+mod monitoring;
 mod peer;
 mod support;

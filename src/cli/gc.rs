@@ -1,4 +1,5 @@
-//! `meshgate gc`: one collection of identities that nobody uses, in two rounds, or what it would collect.
+//! `meshgate gc`: one collection of identities that nobody uses and of locks that nobody gives up, in two rounds, or what it
+//! would collect.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{FAILURE, USAGE, block_on, fail};
 use crate::allocator::backend::{Backend, MasterRecord};
 use crate::allocator::etcd::{EtcdBackend, EtcdTerms, SessionKeeper, Store};
-use crate::allocator::{GcSettings, IdentityGc, Key, NumberRange, Paths};
+use crate::allocator::{GcSettings, IdentityGc, Key, LockGc, NumberRange, Paths};
 use crate::config::{Config, Environment, Flags};
 use crate::identity::IdentityRange;
 use crate::kvstore::EtcdConfig;
@@ -22,14 +23,14 @@ use crate::mirror::layout::STATE_PREFIX;
 const BOLD: Style = Style::new().bold();
 const DIMMED: Style = Style::new().dimmed();
 
-/// Collects the identities of this cluster that nobody refers to: looks, waits, looks again, and deletes what is still
-/// unused and was not touched in between. Takes the same settings as `meshgate run`.
+/// Collects the identities of this cluster that nobody refers to, and locks that nobody gives up: looks, waits, looks again,
+/// and deletes what is still unused, or held, and was not touched in between. Takes the same settings as `meshgate run`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Only print what would be deleted, and why
     #[arg(long)]
     dry_run: bool,
-    /// Time between the two looks; an identity that is taken into use within it stays
+    /// Time between the two looks; an identity that is taken into use within it stays, and so does a lock that is younger
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
     wait: Duration,
     #[command(flatten)]
@@ -62,6 +63,10 @@ async fn collect(config: &Config, dry_run: bool, wait: Duration) -> anyhow::Resu
     let mut gc = IdentityGc::new(GcSettings { numbers, times: config.allocating.gc });
     let first = gc.round(&backend).await.context("cannot read the identities")?;
     println!("{BOLD}{} identities of {}, {} unused{BOLD:#}", first.alive, config.cluster.name, first.marked.len());
+    let held = backend.locks().await.context("cannot read the locks")?;
+    if !held.is_empty() {
+        println!("{BOLD}{} locks held{BOLD:#}", held.len());
+    }
     if dry_run {
         for record in &first.marked {
             println!(
@@ -71,11 +76,17 @@ async fn collect(config: &Config, dry_run: bool, wait: Duration) -> anyhow::Resu
                 record.labels
             );
         }
+        for lock in &held {
+            let wait = humantime::format_duration(wait);
+            println!("would delete {}  {DIMMED}if it is unchanged in {wait}{DIMMED:#}", lock.path);
+        }
         return Ok(());
     }
-    if first.marked.is_empty() {
+    if first.marked.is_empty() && held.is_empty() {
         return Ok(());
     }
+    let mut locks = LockGc::default();
+    locks.round(&backend).await.context("cannot read the locks")?;
     println!("{DIMMED}looking again in {}{DIMMED:#}", humantime::format_duration(wait));
     sleep(wait).await;
     let second = gc.round(&backend).await.context("cannot read the identities")?;
@@ -83,6 +94,13 @@ async fn collect(config: &Config, dry_run: bool, wait: Duration) -> anyhow::Resu
         println!("deleted {}  {}", record.number, record.labels);
     }
     println!("{BOLD}{} deleted, {} stay{BOLD:#}", second.removed.len(), second.alive);
+    let locks = locks.round(&backend).await.context("cannot read the locks")?;
+    for lock in &locks.removed {
+        println!("deleted {}", lock.path);
+    }
+    if !held.is_empty() {
+        println!("{BOLD}{} locks deleted, {} stay{BOLD:#}", locks.removed.len(), locks.alive);
+    }
     Ok(())
 }
 

@@ -50,6 +50,21 @@ async fn gc_shows_what_it_would_delete_and_why_and_deletes_it() {
 }
 
 #[tokio::test]
+async fn gc_takes_away_locks_that_nobody_gives_up() {
+    let etcd = etcd().await;
+    let client = etcd.client();
+    let lock = format!("{BASE}/locks/k8s:a=1;/1");
+    put(&client, "locks/k8s:a=1;/1", "").await;
+    let shown = gc(&etcd, &["--dry-run"]).await;
+    assert!(shown.contains("1 locks held"), "{shown}");
+    assert!(shown.contains(&format!("would delete {lock}  if it is unchanged in 1m")), "{shown}");
+    assert_eq!(dump(&client, BASE).await.len(), 1);
+    let shown = gc(&etcd, &["--wait=0s"]).await;
+    assert!(shown.contains(&format!("deleted {lock}\n1 locks deleted, 0 stay")), "{shown}");
+    assert!(dump(&client, BASE).await.is_empty());
+}
+
+#[tokio::test]
 async fn our_cluster_is_announced_and_announced_again() {
     let etcd = etcd().await;
     let client = etcd.client();

@@ -58,8 +58,8 @@ impl Resources {
 
     pub fn assert_not_above(&self, before: &Self) {
         assert!(self.counts_not_above(before), "before {before}, after {self}");
-        // What was freed does not all go back to the system.
-        let allowed = before.memory + before.memory / 5 + (24 << 20);
+        // A tenth, as R8 has it. What was freed does not all go back to the system, the less so the smaller all of it is.
+        let allowed = before.memory + before.memory / 10 + (8 << 20);
         assert!(self.memory <= allowed, "memory: before {before}, after {self}");
     }
 }
