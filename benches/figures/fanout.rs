@@ -11,7 +11,7 @@ use meshgate::api::{self, Parts, Security, ServerOptions, SubscribeOptions};
 use meshgate::devkit::fill::LabelMix;
 use meshgate::identity::{ClusterId, ClusterName, IdentityRange, MaxConnectedClusters, NumericIdentity};
 use meshgate::pb::SubscribeRequest;
-use meshgate::telemetry::{Metrics, StatusBoard, http};
+use meshgate::telemetry::{Metrics, Readiness, StatusBoard, http};
 use meshgate::view::{ClusterBuilder, Interner, SourcePosition, View};
 use prost::bytes::{Buf as _, Bytes};
 use tokio::io::AsyncWriteExt as _;
@@ -52,13 +52,12 @@ async fn serve(view: &View) -> Result<(SocketAddr, CancellationToken), Box<dyn E
     let addr = listener.local_addr()?;
     let (status, stop) = (StatusBoard::default(), CancellationToken::new());
     let metrics = Metrics::new(status.clone());
-    let ready = tokio::sync::watch::channel(true).1;
     let parts = Parts {
         cluster: ClusterName::new("a")?,
         view: view.clone(),
         status,
         metrics,
-        ready,
+        readiness: Readiness::default(),
         access: Access::default(),
     };
     let options = ServerOptions {

@@ -12,12 +12,13 @@ use crate::telemetry::{ClientRefusal, LogLimiter, Metrics};
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Every method of ours, and the role that it needs.
-const METHODS: [(&str, Role); 6] = [
+const METHODS: [(&str, Role); 7] = [
     ("/meshgate.v1.MeshService/Subscribe", Role::Subscriber),
     ("/meshgate.v1.MeshService/Acknowledge", Role::Subscriber),
     ("/meshgate.v1.MeshService/GetIdentity", Role::Subscriber),
     ("/meshgate.v1.MeshService/LookupByLabels", Role::Subscriber),
     ("/meshgate.v1.MeshService/ListClusters", Role::Subscriber),
+    ("/meshgate.v1.MeshService/GetStatus", Role::Subscriber),
     ("/meshgate.v1.MeshService/ListSubscribers", Role::Admin),
 ];
 

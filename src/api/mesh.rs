@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
 use super::acknowledged::Acknowledged;
+use super::status::GatewayStatus;
 use super::unary::mesh_service_server::MeshService;
 use super::{PeerInfo, convert, pb};
 use crate::access::{Grant, Visible};
@@ -23,6 +24,18 @@ pub(super) struct Mesh {
     pub(super) status: StatusBoard,
     pub(super) reserved: Arc<ReservedIdentities>,
     pub(super) acknowledged: Acknowledged,
+    pub(super) gateway: GatewayStatus,
+}
+
+impl Mesh {
+    /// The clusters that the caller may see, our own first.
+    fn clusters(&self, visible: &Visible) -> Vec<pb::ClusterInfo> {
+        let shown = self.status.snapshot().into_iter().filter(|(name, _)| visible.contains(name));
+        let mut clusters: Vec<_> = shown.map(|(name, status)| convert::cluster_info(name, status)).collect();
+        // The board is in order of names, and the sort is stable.
+        clusters.sort_by_key(|cluster| !cluster.local);
+        clusters
+    }
 }
 
 #[tonic::async_trait]
@@ -85,12 +98,14 @@ impl MeshService for Mesh {
         &self,
         request: Request<pb::ListClustersRequest>,
     ) -> Result<Response<pb::ListClustersResponse>, Status> {
-        let visible = visible(&request);
-        let shown = self.status.snapshot().into_iter().filter(|(name, _)| visible.contains(name));
-        let mut clusters: Vec<_> = shown.map(|(name, status)| convert::cluster_info(name, status)).collect();
-        // The board is in order of names, and the sort is stable.
-        clusters.sort_by_key(|cluster| !cluster.local);
-        Ok(Response::new(pb::ListClustersResponse { clusters }))
+        Ok(Response::new(pb::ListClustersResponse { clusters: self.clusters(&visible(&request)) }))
+    }
+
+    async fn get_status(
+        &self,
+        request: Request<pb::GetStatusRequest>,
+    ) -> Result<Response<pb::GetStatusResponse>, Status> {
+        Ok(Response::new(self.gateway.with(self.clusters(&visible(&request)))))
     }
 }
 

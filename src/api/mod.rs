@@ -13,10 +13,9 @@ mod health;
 mod mesh;
 mod peer_info;
 mod server;
+mod status;
 mod subscribe;
 mod unary;
-
-use tokio::sync::watch;
 
 pub use peer_info::PeerInfo;
 pub use server::{Security, ServeError, ServerOptions, TlsSource, serve};
@@ -26,7 +25,7 @@ pub use crate::pb;
 
 use crate::access::Access;
 use crate::identity::ClusterName;
-use crate::telemetry::{Metrics, StatusBoard};
+use crate::telemetry::{Metrics, Readiness, StatusBoard};
 use crate::view::View;
 
 /// What the services read.
@@ -41,7 +40,7 @@ pub struct Parts {
     /// Everything that is counted.
     pub metrics: Metrics,
     /// Whether traffic may come: the health service says so, and `AllSynced` waits for it.
-    pub ready: watch::Receiver<bool>,
+    pub readiness: Readiness,
     /// Who may do what.
     pub access: Access,
 }

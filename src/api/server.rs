@@ -17,6 +17,7 @@ use super::authorize::Authorizer;
 use super::connection::{self, HandshakeError, Requests, Shared};
 use super::crowd::Crowd;
 use super::mesh::Mesh;
+use super::status::GatewayStatus;
 use super::subscribe::{SubscribeOptions, Subscriptions, WithSubscribe};
 use super::unary::mesh_service_server::MeshServiceServer;
 use super::{Parts, health, pb};
@@ -128,7 +129,7 @@ pub async fn serve(
     let mut tasks = JoinSet::new();
     let (reporter, health) = tonic_health::server::health_reporter();
     health::not_yet(&reporter).await;
-    tasks.spawn(health::follow(reporter, parts.ready.clone(), stop.clone()));
+    tasks.spawn(health::follow(reporter, parts.readiness.changes(), stop.clone()));
 
     let reserved = Arc::new(ReservedIdentities::default());
     let authorizer = Arc::new(Authorizer::new(parts.access.clone(), parts.metrics.clone()));
@@ -137,6 +138,7 @@ pub async fn serve(
         view: parts.view.clone(),
         status: parts.status.clone(),
         reserved: Arc::clone(&reserved),
+        gateway: GatewayStatus::of(&parts),
         acknowledged: Acknowledged::new(parts.view.clone(), parts.metrics.clone(), options.subscribe.max_subscribers),
     });
     let subscriptions = Arc::new(Subscriptions::new(parts, reserved, options.subscribe, options.drain, stop.clone()));

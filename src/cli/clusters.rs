@@ -63,7 +63,7 @@ const COLUMNS: [&str; 7] = ["CLUSTER", "ID", "STATE", "SINCE", "IDENTITIES", "RE
 const WIDE_COLUMNS: [&str; 8] =
     ["STAGE", "FAILURES", "REVISION", "CHECKSUM", "ETCD", "LAST EVENT", "HEARTBEAT", "CERTIFICATE ENDS"];
 
-fn table(clusters: &[pb::ClusterInfo], wide: bool, now: SystemTime) -> Table {
+pub(super) fn table(clusters: &[pb::ClusterInfo], wide: bool, now: SystemTime) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     let columns = COLUMNS.into_iter().chain(WIDE_COLUMNS.into_iter().filter(|_| wide));
@@ -186,7 +186,7 @@ pub(super) fn state_name(state: pb::ClusterState) -> String {
 /// A cluster for programs. What JSON's numbers cannot hold is written in hexadecimal.
 #[derive(Debug, Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "the fields are the API's")]
-struct ClusterOut<'a> {
+pub(super) struct ClusterOut<'a> {
     name: &'a str,
     cluster_id: u32,
     local: bool,

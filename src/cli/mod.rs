@@ -8,6 +8,7 @@ mod gc;
 mod identity;
 mod output;
 mod run;
+mod status;
 mod subscribers;
 mod verify;
 mod watch;
@@ -34,6 +35,8 @@ enum Command {
     Watch(watch::Args),
     /// Shows identities.
     Identity(identity::Args),
+    /// Shows whether everything is as it should be.
+    Status(status::Args),
     /// Shows how each cluster of the mesh is doing.
     Clusters(clusters::Args),
     /// Shows subscribers that acknowledge, and who is behind.
@@ -62,6 +65,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Watch(args) => watch::run(&args),
         Command::Identity(args) => identity::run(&args),
+        Command::Status(args) => status::run(&args),
         Command::Clusters(args) => clusters::run(&args),
         Command::Subscribers(args) => subscribers::run(&args),
         Command::Verify(args) => verify::run(&args),

@@ -231,9 +231,10 @@ impl Parts {
             self.spawn_peers(&mut stores, interner, directory);
         }
         let Self { config, guarding, grpc, http: http_listener, view, status, metrics, readiness, .. } = self;
-        let (cluster, ready) = (config.cluster.name, readiness.changes());
+        let cluster = config.cluster.name;
         let Guarding { security, access, tls, policy } = guarding;
-        let parts = api::Parts { cluster, view, status, metrics: metrics.clone(), ready, access };
+        let parts =
+            api::Parts { cluster, view, status, metrics: metrics.clone(), readiness: readiness.clone(), access };
         let options = api::ServerOptions {
             drain: config.shutdown_grace,
             subscribe: api::SubscribeOptions {

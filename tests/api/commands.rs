@@ -315,3 +315,69 @@ async fn subscribers() {
     assert_eq!(list[0]["rejected"]["65537"], "no room");
     server.end().await;
 }
+
+#[tokio::test]
+async fn status() {
+    let server = Server::start().await;
+    publish(&server, "a", 1, 3);
+    server.status.update("a", |status| {
+        (status.local, status.state, status.identities) = (true, ClusterState::Synced, 3);
+    });
+    server.status.update_allocator(|allocator| {
+        (allocator.listed, allocator.free, allocator.used, allocator.local) = (true, 65_000, 3, 2);
+    });
+    let _sub = server.synced(pb::SubscribeRequest::default()).await;
+    let (code, out, err) = asked(&server, &["status"]).await;
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    let lines: Vec<_> = out.lines().collect();
+    assert!(lines[0].starts_with("a  healthy  meshgate "), "{out}");
+    assert!(
+        lines.iter().any(|line| line.starts_with("allocator    3 numbers used, 65000 free; 2 label sets")),
+        "{out}"
+    );
+    assert!(lines.iter().any(|line| line.starts_with("subscribers  1 streams; ")), "{out}");
+
+    // What is wrong, since when, why, and what to do; a script goes by the exit code.
+    server.status.update("b", |status| {
+        status.state = ClusterState::Connecting;
+        status.last_error = Some(LastError {
+            reason: "dial",
+            message: "connection refused".to_owned(),
+            hint: "is etcd running?".to_owned(),
+            at: SystemTime::now(),
+        });
+    });
+    server.metrics.reload_failing("access-policy", true);
+    let waiting = server.readiness.guard_with("peers", || "b is not there".to_owned());
+    let (code, out, _) = asked(&server, &["status"]).await;
+    assert_eq!(code, 3, "{out}");
+    assert!(out.starts_with("a  not ready  "), "{out}");
+    for line in
+        ["✗ peers (0s): b is not there", "): connecting: connection refused\n    is etcd running?", "✗ access-policy: "]
+    {
+        assert!(out.contains(line), "{line}\n{out}");
+    }
+    let (code, json, _) = asked(&server, &["status", "-o", "json"]).await;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((code, &json["healthy"], json["problems"].as_array().unwrap().len()), (3, &false.into(), 3));
+    let (_, yaml, _) = asked(&server, &["status", "-o", "yaml"]).await;
+    let yaml: Value = serde_saphyr::from_str(&yaml).unwrap();
+    assert_eq!((&yaml["clusters"], &yaml["subscriptions"]), (&json["clusters"], &json["subscriptions"]));
+
+    // Waits until all is well, and no longer than it is told.
+    let begin = std::time::Instant::now();
+    let (code, ..) = asked(&server, &["status", "--wait", "--timeout", "700ms"]).await;
+    assert!(code == 3 && begin.elapsed() >= Duration::from_millis(700));
+    let mend = async {
+        drop(waiting);
+        server.metrics.reload_failing("access-policy", false);
+        server.status.update("b", |status| status.state = ClusterState::Synced);
+    };
+    let ((code, out, _), ()) = tokio::join!(asked(&server, &["status", "--wait"]), mend);
+    assert_eq!(code, 0, "{out}");
+    let address = server.addr;
+    server.end().await;
+    let (code, _, err) = run(&["status", "--plaintext", "--address", &address.to_string()]).await;
+    assert_eq!(code, 1);
+    assert!(err.contains("is it running"), "{err}");
+}

@@ -123,7 +123,7 @@ async fn plaintext_is_for_loopback_only() {
         view: server.view.clone(),
         status: server.status.clone(),
         metrics: server.metrics.clone(),
-        ready: server.ready.subscribe(),
+        readiness: server.readiness.clone(),
         access: Access::default(),
     };
     let stop = CancellationToken::new();
@@ -159,7 +159,7 @@ async fn a_subscription_outlives_its_streams() {
         view: view.clone(),
         status: board,
         metrics: second.metrics.clone(),
-        ready: second.ready.subscribe(),
+        readiness: second.readiness.clone(),
         access: Access::default(),
     };
     let stop = CancellationToken::new();

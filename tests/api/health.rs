@@ -29,13 +29,13 @@ async fn health_follows_readiness() {
         eventually("serving", SOON, || async { check(service).await.unwrap() == ServingStatus::Serving }).await;
     }
     assert_eq!(check("other").await.unwrap_err().code(), tonic::Code::NotFound);
-    server.ready.send_replace(false);
+    let waiting = server.readiness.guard("something");
     eventually("not serving", SOON, || async { check("").await.unwrap() == ServingStatus::NotServing }).await;
     // One who watches is told, and let go at the end.
     let request = HealthCheckRequest { service: String::new() };
     let mut watch = client.clone().watch(request).await.unwrap().into_inner();
     assert_eq!(watch.next().await.unwrap().unwrap().status(), ServingStatus::NotServing);
-    server.ready.send_replace(true);
+    drop(waiting);
     assert_eq!(watch.next().await.unwrap().unwrap().status(), ServingStatus::Serving);
     let begin = std::time::Instant::now();
     server.end().await;

@@ -22,10 +22,9 @@ use meshgate::api::pb::subscribe_response::Frame;
 use meshgate::api::{self, FrameLimits, Parts, Security, ServeError, ServerOptions, SubscribeOptions, pb};
 use meshgate::client::{Fold, MeshClient};
 use meshgate::identity::{ClusterId, ClusterName, IdentityRange, MaxConnectedClusters, NumericIdentity};
-use meshgate::telemetry::{Metrics, StatusBoard};
+use meshgate::telemetry::{Metrics, Readiness, StatusBoard};
 use meshgate::view::{ClusterBuilder, Interner, SourcePosition, View};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -43,7 +42,7 @@ struct Server {
     view: View,
     status: StatusBoard,
     metrics: Metrics,
-    ready: watch::Sender<bool>,
+    readiness: Readiness,
     stop: CancellationToken,
     done: JoinHandle<Result<(), ServeError>>,
 }
@@ -62,17 +61,17 @@ impl Server {
         let addr = listener.local_addr().unwrap();
         let (view, status, stop) = (View::new(WIDTH, id(1)), StatusBoard::default(), CancellationToken::new());
         let metrics = Metrics::new(status.clone());
-        let (ready, readiness) = watch::channel(true);
+        let readiness = Readiness::default();
         let parts = Parts {
             cluster: ClusterName::new("a").unwrap(),
             view: view.clone(),
             status: status.clone(),
             metrics: metrics.clone(),
-            ready: readiness,
+            readiness: readiness.clone(),
             access,
         };
         let done = tokio::spawn(api::serve(listener, security, parts, options, stop.clone()));
-        Self { addr, view, status, metrics, ready, stop, done }
+        Self { addr, view, status, metrics, readiness, stop, done }
     }
 
     /// A channel with the least window that HTTP/2 has, so that little is on its way to a client that does not read.

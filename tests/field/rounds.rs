@@ -78,7 +78,9 @@ async fn r08_reconnects_leave_nothing_behind() {
     let before = before.unwrap();
     let after = async || Resources::of(tasks(), proxy.open()).counts_not_above(&before);
     eventually("tasks and descriptors are back", DEADLINE, after).await;
-    Resources::of(tasks(), proxy.open()).assert_not_above(&before);
+    let after = Resources::of(tasks(), proxy.open());
+    eprintln!("after ten rounds: {before}\nafter {rounds}: {after}");
+    after.assert_not_above(&before);
     drop(lookups);
     rig.stop().await;
 }

@@ -8,13 +8,12 @@ use std::time::Duration;
 use meshgate::access::Access;
 use meshgate::api::{self, Parts, Security, ServerOptions};
 use meshgate::identity::{ClusterId, ClusterName, IdentityRange, MaxConnectedClusters, NumericIdentity};
-use meshgate::telemetry::{Metrics, StatusBoard};
+use meshgate::telemetry::{Metrics, Readiness, StatusBoard};
 use meshgate::view::{ClusterBuilder, Interner, SourcePosition, View};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::net::TcpListener;
 use tokio::process::{ChildStdout, Command};
-use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -45,7 +44,7 @@ async fn serve(view: &View) -> (String, CancellationToken) {
         view: view.clone(),
         metrics: Metrics::new(status.clone()),
         status,
-        ready: watch::channel(true).1,
+        readiness: Readiness::default(),
         access: Access::default(),
     };
     tokio::spawn(api::serve(listener, Security::Plaintext, parts, ServerOptions::default(), stop.clone()));

@@ -133,7 +133,7 @@ impl Subscriptions {
         drain: Duration,
         stop: CancellationToken,
     ) -> Self {
-        let super::Parts { cluster, view, status, metrics, ready, access } = parts;
+        let super::Parts { cluster, view, status, metrics, readiness, access } = parts;
         let permits = Arc::new(Semaphore::new(options.max_subscribers.min(Semaphore::MAX_PERMITS)));
         let shelf = Shelf::default();
         let (kept, history) = (shelf.clone(), view.clone());
@@ -158,7 +158,7 @@ impl Subscriptions {
             },
             status,
             metrics,
-            ready,
+            ready: readiness.changes(),
             cluster: cluster.to_string(),
             options,
             instance: format!("{:016x}", fastrand::u64(..)),

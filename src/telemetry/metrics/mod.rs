@@ -118,6 +118,19 @@ impl Metrics {
         self.0.reload_failing.with_label_values(&[file]).set(failing.into());
     }
 
+    /// Files of which [`Self::reload_failing`] said so last.
+    #[must_use]
+    pub fn reloads_failing(&self) -> Vec<&'static str> {
+        let failing = |file: &&'static str| self.0.reload_failing.with_label_values(&[*file]).get() != 0;
+        [LISTENER_CERTIFICATES, ACCESS_POLICY].into_iter().filter(failing).collect()
+    }
+
+    /// Subscriptions that are open.
+    #[must_use]
+    pub fn subscribers(&self) -> u64 {
+        self.0.subscriptions.count()
+    }
+
     /// Where a scrape reads how much is kept for subscribers that come back.
     pub fn read_history(&self, read: impl Fn() -> HistoryGauges + Send + Sync + 'static) {
         self.0.history.read_by(read);

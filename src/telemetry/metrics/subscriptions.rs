@@ -149,6 +149,10 @@ impl Subscriptions {
         self.frames[kind as usize].inc();
     }
 
+    pub(super) fn count(&self) -> u64 {
+        u64::try_from(self.open.get()).unwrap_or_default()
+    }
+
     /// An open subscription, from now on.
     pub(super) fn open(&self) -> SubscriptionGuard {
         self.open.inc();
