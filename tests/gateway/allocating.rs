@@ -353,7 +353,7 @@ async fn every_series_of_the_allocator_tells_what_happened() {
     reaches("gc_deleted_total{kind=\"identity\"}", 1).await;
     reaches("gc_duration_seconds_count{kind=\"identity\"}", 2).await;
     reaches("gc_alive{kind=\"identity\"}", 2).await;
-    assert!(shown(&running, gone).is_none());
+    eventually("the watch tells it", SOON, async || shown(&running, gone).is_none()).await;
     client.kv_client().delete(format!("{BASE}/id/{kept}"), None).await.unwrap();
     reaches("repairs_total{event=\"recreated\"}", 1).await;
     // Before the collector takes it away, as a record that nobody uses.
