@@ -170,7 +170,9 @@ impl<B: Backend> Allocator<B> {
     fn lease_number(&self) -> Result<NumericIdentity, AllocError> {
         let mut state = self.0.state();
         let size = state.pool.size();
-        state.pool.lease().ok_or(AllocError::Exhausted { size })
+        let number = state.pool.lease().ok_or(AllocError::Exhausted { size })?;
+        self.0.metrics.pool(&state.pool);
+        Ok(number)
     }
 
     /// A leased number is in the store now, by our own doing or by somebody else's whom we were not told of yet; or it is

@@ -133,7 +133,7 @@ impl IdentityGc {
 pub struct LockGcRound {
     /// Locks that stay.
     pub alive: usize,
-    /// How long the oldest of those has been seen unchanged.
+    /// How long the oldest that was met, removed or not, has been seen unchanged.
     pub oldest: Duration,
     /// Removed.
     pub removed: Vec<LockRecord>,
@@ -159,6 +159,8 @@ impl LockGc {
         let mut round = LockGcRound::default();
         for lock in locks {
             let marked = marks.remove(&lock.path).filter(|(revision, _)| *revision == lock.revision);
+            let since = marked.map_or(now, |(_, since)| since);
+            round.oldest = round.oldest.max(now - since);
             if marked.is_some() {
                 match backend.remove_lock(&lock).await {
                     Ok(true) => {
@@ -171,9 +173,7 @@ impl LockGc {
                     Err(error) => tracing::warn!(lock = lock.path, %error, "old lock not removed"),
                 }
             }
-            let since = marked.map_or(now, |(_, since)| since);
             round.alive += 1;
-            round.oldest = round.oldest.max(now - since);
             self.marks.insert(lock.path, (lock.revision, since));
         }
         Ok(round)

@@ -193,7 +193,7 @@ pub struct AllocatorStatus {
     pub records: u64,
     /// Locks that its last round left.
     pub locks: u64,
-    /// How long the oldest of them has been seen unchanged.
+    /// How long the oldest that it met, removed or not, had been seen unchanged.
     pub oldest_lock: Duration,
 }
 

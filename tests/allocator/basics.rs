@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use meshgate::allocator::backend::Backend;
 use meshgate::allocator::etcd::{EtcdTerms, LeaseTerms};
-use meshgate::allocator::{GcSettings, GcTimes, IdentityGc, NumberRange};
+use meshgate::allocator::{GcSettings, GcTimes, IdentityGc, Key, Masters, NumberRange};
+use meshgate::identity::{LabelRef, labels_of};
 use tokio::time::Instant;
 
 use super::support::{BASE, Node, SOON, Setup, delete, dump, etcd, key, masters, numbered, put, size, slaves};
@@ -97,11 +99,15 @@ async fn a03_exhaustion_is_told_and_passes() {
     assert_eq!((error.reason(), error.is_retryable()), ("exhausted", true));
     let status = node.allocator.status().await;
     assert_eq!((status.numbers, status.free, status.used), (8, 0, 8));
-    node.release(&numbered(3)).await.unwrap();
-    // What the garbage collector does in its second round.
     let masters = masters(&client).await;
+    assert!(masters.iter().all(|(path, _)| (327_680..=327_687).any(|number| *path == format!("{BASE}/id/{number}"))));
     let (path, _) = masters.iter().find(|(_, labels)| *labels == numbered(3).as_str()).unwrap();
-    client.kv_client().delete(path.as_str(), None).await.unwrap();
+    node.release(&numbered(3)).await.unwrap();
+    assert_eq!(node.allocate(&numbered(8)).await.unwrap_err().reason(), "exhausted", "not collected yet");
+    let range = NumberRange::new(setup.numbers.0, setup.numbers.1, 0).unwrap();
+    let mut gc = IdentityGc::new(GcSettings::new(range));
+    gc.round(&node.etcd).await.unwrap();
+    assert_eq!(gc.round(&node.etcd).await.unwrap().removed.len(), 1);
     eventually("the number is free", SOON, || async { node.allocator.status().await.free == 1 }).await;
     assert_eq!(format!("{BASE}/id/{}", node.allocate(&numbered(8)).await.unwrap().number), *path);
 }
@@ -180,19 +186,30 @@ async fn a06_a_deleted_record_in_use_returns_and_subscribers_hear_nothing() {
     let client = etcd.client();
     let node = Node::start(&etcd, "a").await;
     let number = node.allocate(&numbered(1)).await.unwrap().number;
-    eventually("the watch is there", SOON, || async {
-        meshgate::allocator::Masters::labels_of(&node.records, number).is_some()
-    })
-    .await;
+    eventually("the watch is there", SOON, || async { node.records.labels_of(number).is_some() }).await;
     for _ in 0..20 {
         delete(&client, &format!("id/{number}")).await;
         eventually("it is back", SOON, || async { masters(&client).await.len() == 1 }).await;
-        assert!(
-            meshgate::allocator::Masters::labels_of(&node.records, number).is_some(),
-            "the picture showed its delete"
-        );
+        assert!(node.records.labels_of(number).is_some(), "the picture showed its delete");
     }
     assert_eq!(masters(&client).await, [(format!("{BASE}/id/{number}"), numbered(1).to_string())]);
+}
+
+#[tokio::test]
+async fn a10_odd_labels_are_stored_and_read_back_as_they_are() {
+    let etcd = etcd().await;
+    let (a, b) = (Node::start(&etcd, "a").await, Node::start(&etcd, "b").await);
+    let long = "x".repeat(300);
+    for value in ["", "a=b==c", r"back\slash", "reg.example:5000/app:v1", "köln-東京", &long] {
+        let label = LabelRef { source: "k8s", key: "k", value };
+        let labels = Key::from_labels([label]).unwrap();
+        let number = a.allocate(&labels).await.unwrap().number;
+        let other = b.allocate(&labels).await.unwrap();
+        assert_eq!((other.number, other.is_new), (number, false), "{value:?}");
+        let stored = b.etcd.get_by_id(number).await.unwrap().unwrap();
+        assert_eq!(labels_of(&stored).collect::<Vec<_>>(), [label]);
+        eventually("the watch tells it", SOON, || async { b.records.labels_of(number) == Some(stored.clone()) }).await;
+    }
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! Each way in which an allocation fails is told by its name; those that other files do not provoke in passing.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use etcd_client::{Permission, PermissionType};
@@ -9,8 +11,9 @@ use meshgate::identity::NumericIdentity;
 use meshgate::kvstore::{Credentials, EtcdConfig};
 use tokio::time::Instant;
 
+use super::flaky::{Fault, Flaky};
 use super::support::*;
-use crate::support::eventually;
+use crate::support::{EtcdOptions, EtcdServer, eventually};
 
 #[tokio::test]
 async fn another_writer_that_does_not_let_go_is_told_as_such() {
@@ -72,4 +75,26 @@ async fn an_allocator_that_has_stopped_says_so() {
     node.stop().await;
     let error = allocator.allocate(&numbered(2), Instant::now() + SOON).await.unwrap_err();
     assert_eq!((error.reason(), error.is_retryable()), ("shutting-down", true), "{error}");
+}
+
+#[tokio::test]
+async fn a14_what_the_store_finds_too_large_is_asked_once() {
+    // Smaller than what we refuse up front, which stays below every etcd's own limit.
+    let options = EtcdOptions::plain("small").in_memory().args(["--max-request-bytes=20000"]);
+    let etcd = EtcdServer::start(options).await.unwrap();
+    let client = etcd.client();
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let told = attempts.clone();
+    let node = Node::start_on(&etcd, "a", Setup::default(), |backend| {
+        Flaky::new(backend, move |call| {
+            told.fetch_add(usize::from(call.starts_with("try_") || call == "lock"), Ordering::SeqCst);
+            Fault::None
+        })
+    })
+    .await;
+    let error = node.allocate(&key(&format!("k8s:k={};", "x".repeat(8_000)))).await.unwrap_err();
+    assert_eq!((error.reason(), error.is_retryable()), ("refused", false), "{error}");
+    assert_eq!(attempts.load(Ordering::SeqCst), 1);
+    assert!(dump(&client, BASE).await.is_empty(), "no record, no reference, no lock");
+    assert_eq!(node.allocator.status().await.free, 65_536, "no number is lost");
 }

@@ -29,36 +29,49 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The names of all test functions.
-fn tests() -> BTreeSet<String> {
+/// File (without `tests/` and `.rs`) and name of each test function.
+fn tests() -> BTreeSet<(String, String)> {
     let mut files = Vec::new();
     sources(&root().join("src"), &mut files);
     sources(&root().join("tests"), &mut files);
     let mut tests = BTreeSet::new();
-    for file in files {
-        let text = std::fs::read_to_string(file).unwrap();
+    for path in files {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let file = path.strip_prefix(root()).unwrap().with_extension("");
+        let file = file.strip_prefix("tests").unwrap_or(&file).to_str().unwrap();
         let mut marked = false;
         for line in text.lines().map(str::trim_start) {
             if line.starts_with("#[test]") || line.starts_with("#[tokio::test") {
                 marked = true;
             } else if let Some((_, rest)) = line.split_once("fn ").filter(|_| marked) {
                 marked = false;
-                tests.extend(rest.split_once('(').map(|(name, _)| name.to_owned()));
+                tests.extend(rest.split_once('(').map(|(name, _)| (file.to_owned(), name.to_owned())));
             }
         }
     }
     tests
 }
 
-/// Entry and the tests that its row names.
-fn rows(table: &str) -> Vec<(&str, Vec<&str>)> {
+/// Entry, and file and name of each test in its row, which are written `file: name, name; file: name`.
+fn rows(table: &str) -> Vec<(&str, Vec<(String, String)>)> {
     let rows = table.lines().filter_map(|line| {
-        let mut cells = line.strip_prefix("| ")?.split(" | ");
+        let mut cells = line.strip_prefix("| ")?.strip_suffix(" |")?.split(" | ");
         let (entry, _, tests) = (cells.next()?, cells.next()?, cells.next()?);
-        // What stands between backticks is every second part.
-        Some((entry, tests.split('`').skip(1).step_by(2).collect()))
+        let named = tests.split("; ").filter_map(|of_a_file| of_a_file.split_once(": ")).flat_map(|(file, names)| {
+            // What stands between backticks is every second part.
+            names.split('`').skip(1).step_by(2).map(|name| (file.to_owned(), name.to_owned()))
+        });
+        Some((entry, named.collect()))
     });
     rows.collect()
+}
+
+/// The entry that a test is named after: `a06_…` is of A6.
+fn entry_of(test: &str) -> Option<String> {
+    let (head, _) = test.split_once('_')?;
+    let letter = head.get(..1)?.to_uppercase();
+    let number: u32 = head.get(1..)?.parse().ok()?;
+    ENTRIES.iter().any(|(known, _)| *known == letter).then(|| format!("{letter}{number}"))
 }
 
 #[test]
@@ -73,9 +86,14 @@ fn every_entry_has_its_test() {
             let (_, names) = named.next().unwrap_or_else(|| panic!("{entry} has no row"));
             assert!(named.next().is_none(), "{entry} has two rows");
             assert!(!names.is_empty(), "{entry} names no test");
-            for name in names {
-                assert!(tests.contains(*name), "{entry} names `{name}`, and there is no such test");
+            for test in names {
+                assert!(tests.contains(test), "{entry} names {test:?}, and there is no such test");
             }
         }
+    }
+    for test in &tests {
+        let Some(entry) = entry_of(&test.1) else { continue };
+        let listed = rows.iter().any(|(name, named)| *name == entry && named.contains(test));
+        assert!(listed, "{test:?} is named after {entry}, and is not in its row");
     }
 }

@@ -175,7 +175,13 @@ async fn a13_allocation_waits_for_the_own_list_and_for_no_peer() {
     let error = allocator(&running).allocate(&labels(1), deadline).await.unwrap_err();
     assert_eq!((error.reason(), error.is_retryable()), ("deadline", true));
     let labels = labels(1);
-    let (allocated, ()) = tokio::join!(allocator(&running).allocate(&labels, soon()), async { proxy.flow() });
+    let (allocated, ()) = tokio::join!(allocator(&running).allocate(&labels, soon() + SOON), async {
+        // Longer than an attempt may take; each has more time than the one before.
+        let before = proxy.accepted();
+        eventually("it is tried again", SOON, || async { proxy.accepted() > before + 1 }).await;
+        assert_eq!(page(running.http_addr, "/livez").await.0, 200, "a slow list ends nothing");
+        proxy.flow();
+    });
     assert_eq!(allocated.unwrap().number.get(), 65_600, "the one that was in the store");
     assert!(!running.status.snapshot()["b"].synced_once);
     stop(running).await;
@@ -309,7 +315,7 @@ async fn every_series_of_the_allocator_tells_what_happened() {
     let (dir, etcd) = (tempfile::tempdir().unwrap(), etcd().await);
     let client = etcd.client();
     let more =
-        ["--enable-gc", "--identity-gc-interval=300ms", "--lock-gc-interval=1s", "--kvstore-periodic-sync=100ms"];
+        ["--enable-gc", "--identity-gc-interval=300ms", "--lock-gc-interval=1100ms", "--kvstore-periodic-sync=100ms"];
     let running = start(&config(dir.path(), etcd.port()), &more).await;
     until_ready(&running).await;
     let scrape = async || page(running.http_addr, "/metrics").await.1;
@@ -322,7 +328,11 @@ async fn every_series_of_the_allocator_tells_what_happened() {
     client.kv_client().put(format!("{lock}1"), "", None).await.unwrap();
     let waiting = labels(3);
     let waiting = allocator(&running).allocate(&waiting, soon());
-    let (waiting, ()) = tokio::join!(waiting, reaches("gc_alive{kind=\"lock\"}", 1));
+    let (waiting, ()) = tokio::join!(waiting, async {
+        reaches("gc_alive{kind=\"lock\"}", 1).await;
+        // Until the round after the one that removes it.
+        reaches("oldest_lock_seconds", 1).await;
+    });
     waiting.unwrap();
     // In use here already.
     allocate(&running, 1).await;
@@ -356,9 +366,44 @@ async fn every_series_of_the_allocator_tells_what_happened() {
     eventually("the watch tells it", SOON, async || shown(&running, gone).is_none()).await;
     client.kv_client().delete(format!("{BASE}/id/{kept}"), None).await.unwrap();
     reaches("repairs_total{event=\"recreated\"}", 1).await;
+    // All references hang on one lease.
+    let reference = format!("{BASE}/value/{}/", labels(1));
+    let found = client.kv_client().get(reference, Some(GetOptions::new().with_prefix())).await.unwrap();
+    client.lease_client().revoke(found.kvs()[0].lease()).await.unwrap();
+    allocate(&running, 4).await;
+    reaches("lost_leases_total", 1).await;
+    reaches("leased_keys", 3).await;
     // Before the collector takes it away, as a record that nobody uses.
     client.kv_client().put(format!("{BASE}/id/{kept}"), "k8s:foreign=1;", None).await.unwrap();
     reaches("repairs_total{event=\"conflict\"}", 1).await;
-    assert_eq!(series(&scrape().await, "meshgate_allocator_lost_leases_total"), 0);
+    let scrape = scrape().await;
+    let moved = |name: &str| scrape.lines().any(|line| line.starts_with(name) && !line.ends_with(" 0"));
+    let page = include_str!("../../docs/metrics.md").split('`').filter(|name| name.starts_with("meshgate_allocator_"));
+    // That one is 0 again.
+    let missed: Vec<_> = page.filter(|name| !moved(name) && !name.ends_with("oldest_lock_seconds")).collect();
+    assert!(missed.is_empty(), "nothing here moved {missed:?}");
+    stop(running).await;
+}
+
+#[tokio::test]
+async fn a_number_on_its_way_to_the_store_is_counted_as_leased() {
+    let (dir, etcd) = (tempfile::tempdir().unwrap(), etcd().await);
+    let proxy = Proxy::to(etcd.port()).await;
+    let running = start(&config(dir.path(), proxy.port()), &[]).await;
+    until_ready(&running).await;
+    let leased = async |count: u64| {
+        eventually("the gauge follows", SOON, async || {
+            series(&page(running.http_addr, "/metrics").await.1, "meshgate_allocator_numbers{state=\"leased\"}")
+                == count
+        })
+        .await;
+    };
+    leased(0).await;
+    proxy.stall(Direction::ToClient);
+    tokio::join!(allocate(&running, 1), async {
+        leased(1).await;
+        proxy.flow();
+    });
+    leased(0).await;
     stop(running).await;
 }

@@ -301,7 +301,7 @@ pub(super) const OLDEST_LOCK: Spec = Spec {
     name: "meshgate_allocator_oldest_lock_seconds",
     kind: Kind::Gauge,
     labels: &[],
-    help: "How long the oldest lock has been seen unchanged by the replica that collects; seconds are usual, minutes are not.",
+    help: "How long the oldest lock that the last round of garbage collection met had been there unchanged; two rounds remove it, so minutes mean that it cannot.",
 };
 pub(super) const BUILD_INFO: Spec = Spec {
     name: "meshgate_build_info",
