@@ -11,6 +11,7 @@
 //! - [`access`]: who may do what, by the names in a client's certificate.
 //! - [`telemetry`]: metrics, status, health, logs.
 //! - [`config`], [`gateway`], [`cli`]: one validated configuration, the composition root, the command line.
+//! - [`troubleshoot`]: what is wrong with a peer, step by step, without a gateway.
 //! - [`backoff`]: the one wait between attempts.
 //! - [`devkit`]: real etcds with mTLS and realistic contents, for the demo, the tests and the benches.
 //!
@@ -51,5 +52,7 @@ pub mod picture;
 pub mod telemetry;
 #[cfg(feature = "client")]
 pub mod tls;
+#[cfg(feature = "server")]
+pub mod troubleshoot;
 #[cfg(feature = "server")]
 pub mod view;

@@ -10,6 +10,7 @@ mod output;
 mod run;
 mod status;
 mod subscribers;
+mod troubleshoot;
 mod verify;
 mod watch;
 
@@ -43,6 +44,8 @@ enum Command {
     Subscribers(subscribers::Args),
     /// Compares what gateways and subscribers hold of each cluster.
     Verify(verify::Args),
+    /// Finds out what is wrong with a peer; needs no gateway.
+    Troubleshoot(troubleshoot::Args),
     /// Deletes identities of this cluster that nobody uses.
     Gc(gc::Args),
     /// Makes development certificates.
@@ -69,6 +72,7 @@ pub fn main() -> ExitCode {
         Command::Clusters(args) => clusters::run(&args),
         Command::Subscribers(args) => subscribers::run(&args),
         Command::Verify(args) => verify::run(&args),
+        Command::Troubleshoot(args) => troubleshoot::run(args),
         Command::Gc(args) => gc::run(args),
         Command::Certs(args) => certs::run(&args),
         Command::Demo(args) => demo::run(&args),

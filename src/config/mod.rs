@@ -153,15 +153,31 @@ impl Config {
     /// # Errors
     /// All that is wrong.
     pub fn load(flags: Flags, environment: &Environment) -> Result<Self, ConfigError> {
-        let mut problems = Vec::new();
-        let file = flags.config.clone().or_else(|| environment.config());
-        let file = file.map_or_else(Default::default, |path| sources::file_layer(&path, &mut problems));
-        let variables = environment.layer(&mut problems);
-        let mut resolver = Resolver::new([file, variables, flags.layer], problems);
+        let mut resolver = Self::resolver(flags, environment);
         match (Self::assemble(&mut resolver), resolver.problems) {
             (Some(config), problems) if problems.is_empty() => Ok(config),
             (_, problems) => Err(ConfigError { problems }),
         }
+    }
+
+    /// The own cluster and the stores alone, for whoever serves nothing; other groups are not judged.
+    ///
+    /// # Errors
+    /// All that is wrong with these.
+    pub fn load_stores(flags: Flags, environment: &Environment) -> Result<(ClusterConfig, StoresConfig), ConfigError> {
+        let mut resolver = Self::resolver(flags, environment);
+        match (cluster(&mut resolver), stores(&mut resolver), resolver.problems) {
+            (Some(cluster), Some(stores), problems) if problems.is_empty() => Ok((cluster, stores)),
+            (_, _, problems) => Err(ConfigError { problems }),
+        }
+    }
+
+    fn resolver(flags: Flags, environment: &Environment) -> Resolver {
+        let mut problems = Vec::new();
+        let file = flags.config.clone().or_else(|| environment.config());
+        let file = file.map_or_else(Default::default, |path| sources::file_layer(&path, &mut problems));
+        let variables = environment.layer(&mut problems);
+        Resolver::new([file, variables, flags.layer], problems)
     }
 
     /// Reads every group before it gives up, so that all problems are found.

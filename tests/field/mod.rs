@@ -12,3 +12,4 @@ mod replicas;
 mod rounds;
 mod soak;
 mod stages;
+mod troubleshoot;

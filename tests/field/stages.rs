@@ -17,13 +17,17 @@ use crate::support::fill::Cluster;
 use crate::support::{CertSpec, EtcdOptions, EtcdServer, Pki, eventually};
 
 /// A port whose server takes connections, shakes hands if it has certificates, and says nothing more.
-struct Mute {
+pub(super) struct Mute {
     port: u16,
     _task: AbortOnDropHandle<()>,
 }
 
 impl Mute {
-    async fn start(tls: Option<Arc<ServerTls>>) -> Self {
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(super) async fn start(tls: Option<Arc<ServerTls>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let task = tokio::spawn(async move {
