@@ -14,3 +14,7 @@ mod kvstore;
 mod monitoring;
 mod peer;
 mod support;
+
+/// Counts what is allocated, for tests that must find no more of it in the end than there was.
+#[global_allocator]
+static HEAP: peak_alloc::PeakAlloc = peak_alloc::PeakAlloc;

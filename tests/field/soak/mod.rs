@@ -96,6 +96,7 @@ async fn every_subscriber_agrees_after_every_fault() {
     eprintln!("\n{count} faults in {:.0?}, MESHGATE_SEED={seed}\n{tally}", began.elapsed());
     let after = mesh.settled_resources(&before).await;
     eprintln!("before: {before}\nafter:  {after}");
-    after.assert_not_above(&before);
+    // In a short one the history for those that come back was empty before.
+    after.assert_not_above(&before, if rounds < 2 { 8 << 20 } else { 2 << 20 });
     mesh.stop().await;
 }
