@@ -9,13 +9,12 @@ use std::time::{Duration, Instant};
 use meshgate::access::Access;
 use meshgate::api::{self, Parts, Security, ServerOptions, SubscribeOptions};
 use meshgate::devkit::fill::LabelMix;
+use meshgate::devkit::raw_subscriber;
 use meshgate::identity::{ClusterId, ClusterName, IdentityRange, MaxConnectedClusters, NumericIdentity};
 use meshgate::pb::SubscribeRequest;
 use meshgate::telemetry::{Metrics, Readiness, StatusBoard, http};
 use meshgate::view::{ClusterBuilder, Interner, SourcePosition, View};
 use prost::bytes::{Buf as _, Bytes};
-use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 use tonic::codec::{Codec, DecodeBuf, Decoder};
 use tonic::transport::Endpoint;
@@ -125,36 +124,6 @@ fn resident(child: &Child) -> Result<f64, Box<dyn Error>> {
     let statm = std::fs::read_to_string(format!("/proc/{}/statm", child.id()))?;
     let pages: f64 = statm.split_whitespace().nth(1).ok_or("no statm")?.parse()?;
     Ok(pages * 4096.0)
-}
-
-/// A subscriber that is as cheap as can be: the bytes that open a stream, and then nothing.
-async fn raw_subscriber(addr: SocketAddr) -> Result<TcpStream, Box<dyn Error>> {
-    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-        let length = (payload.len() as u32).to_be_bytes();
-        [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
-    }
-    // HPACK literals without indexing, without Huffman coding.
-    let part = |text: &str| [&[text.len() as u8], text.as_bytes()].concat();
-    let header = |name: &str, value: &str| [vec![0], part(name), part(value)].concat();
-    let headers = [
-        header(":method", "POST"),
-        header(":scheme", "http"),
-        header(":path", "/meshgate.v1.MeshService/Subscribe"),
-        header(":authority", "gateway"),
-        header("content-type", "application/grpc"),
-        header("te", "trailers"),
-    ]
-    .concat();
-    let opening = [
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
-        frame(4, 0, 0, &[]),
-        frame(1, 4, 1, &headers),
-        frame(0, 1, 1, &[0; 5]),
-    ]
-    .concat();
-    let mut tcp = TcpStream::connect(addr).await?;
-    tcp.write_all(&opening).await?;
-    Ok(tcp)
 }
 
 /// Takes messages as bytes, so that the figure is the server's.

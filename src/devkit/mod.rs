@@ -8,6 +8,8 @@ pub mod etcd;
 pub mod fill;
 pub mod pki;
 mod process;
+mod raw_subscriber;
 
 pub use etcd::{EtcdCluster, EtcdError, EtcdOptions, EtcdServer};
 pub use pki::{CertFiles, CertSpec, Pki, PkiError};
+pub use raw_subscriber::raw_subscriber;

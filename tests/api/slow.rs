@@ -1,6 +1,9 @@
 //! Subscribers that do not read.
 
+use meshgate::devkit::raw_subscriber;
 use meshgate::gateway::raise_descriptor_limit;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpStream;
 
 use super::*;
 use crate::support::eventually;
@@ -85,7 +88,7 @@ async fn s6_subscribers_that_vanish_are_forgotten() {
     // Killed: their system says goodbye for them.
     let mut killed = Vec::new();
     for _ in 0..VANISHING {
-        killed.push(raw::subscriber(server.addr).await);
+        killed.push(raw_subscriber(server.addr).await.unwrap());
     }
     eventually("they are there", SOON, async || open() == VANISHING).await;
     drop(killed);
@@ -93,7 +96,7 @@ async fn s6_subscribers_that_vanish_are_forgotten() {
     // Those whose machine is gone: nothing is closed, and nothing answers.
     let mut dead = Vec::new();
     for _ in 0..VANISHING {
-        dead.push(raw::subscriber(server.addr).await);
+        dead.push(raw_subscriber(server.addr).await.unwrap());
     }
     eventually("they are missed though nothing changes", SOON, async || {
         let ended = server.sample(r#"meshgate_subscription_ends_total{reason="client"}"#);
@@ -101,60 +104,15 @@ async fn s6_subscribers_that_vanish_are_forgotten() {
     })
     .await;
     for tcp in &mut dead {
-        raw::until_closed(tcp).await;
+        until_closed(tcp).await;
     }
     eventually("no task is left of them", SOON, async || tasks() <= before).await;
     server.end().await;
 }
 
-/// A client that speaks just enough HTTP/2 to subscribe, and then never answers.
-pub(super) mod raw {
-    use std::net::SocketAddr;
-
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpStream;
-    use tokio::time::timeout;
-
-    use super::SOON;
-
-    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-        [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
-    }
-
-    /// An HPACK literal without indexing, without Huffman coding.
-    fn header(name: &str, value: &str) -> Vec<u8> {
-        let part = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
-        [vec![0], part(name), part(value)].concat()
-    }
-
-    pub async fn subscriber(addr: SocketAddr) -> TcpStream {
-        let mut tcp = TcpStream::connect(addr).await.unwrap();
-        let headers = [
-            header(":method", "POST"),
-            header(":scheme", "http"),
-            header(":path", "/meshgate.v1.MeshService/Subscribe"),
-            header(":authority", "gateway"),
-            header("content-type", "application/grpc"),
-            header("te", "trailers"),
-        ]
-        .concat();
-        let bytes = [
-            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
-            frame(4, 0, 0, &[]),
-            frame(1, 4, 1, &headers),
-            // An empty request: no compression, no length.
-            frame(0, 1, 1, &[0; 5]),
-        ]
-        .concat();
-        tcp.write_all(&bytes).await.unwrap();
-        tcp
-    }
-
-    pub async fn until_closed(tcp: &mut TcpStream) {
-        let mut sink = Vec::new();
-        let _ = timeout(SOON, tcp.read_to_end(&mut sink)).await.expect("the server hangs up");
-    }
+pub(super) async fn until_closed(tcp: &mut TcpStream) {
+    let mut sink = Vec::new();
+    let _ = timeout(SOON, tcp.read_to_end(&mut sink)).await.expect("the server hangs up");
 }
 
 /// A server that gives up soon.
