@@ -1,6 +1,6 @@
 //! What is wrong with a peer: every step from its file to its identities, each looked at by itself, without a gateway.
 //!
-//! [`walk`] goes over one peer and says of each [`Stage`] what came of it; [`conflicts`] compares what peers say of
+//! [`walk()`] goes over one peer and says of each [`Stage`] what came of it; [`conflicts`] compares what peers say of
 //! themselves. Nothing is written, and nothing is printed: whoever asks does.
 
 mod certificates;
