@@ -76,9 +76,7 @@ async fn r08_reconnects_leave_nothing_behind() {
     }
     assert!(!lookups.is_finished(), "look-ups went on: {:?}", timeout(DEADLINE, lookups).await);
     let before = before.unwrap();
-    let after = async || Resources::of(tasks(), proxy.open()).counts_not_above(&before);
-    eventually("tasks and descriptors are back", DEADLINE, after).await;
-    let after = Resources::of(tasks(), proxy.open());
+    let after = Resources::back_at(&before, async || Resources::of(tasks(), proxy.open())).await;
     eprintln!("after ten rounds: {before}\nafter {rounds}: {after}");
     after.assert_not_above(&before, 2 << 20);
     drop(lookups);

@@ -336,9 +336,10 @@ async fn every_series_of_the_allocator_tells_what_happened() {
     waiting.unwrap();
     // In use here already.
     allocate(&running, 1).await;
-    // Not to be had.
-    let long = Key::parse(&format!("k8s:app={};", "x".repeat(100))).unwrap();
-    allocator(&running).allocate(&long, Instant::now()).await.unwrap_err();
+    // Not to be had in time: somebody has its lock.
+    let lock = Paths::new(BASE, "other").unwrap().locks(&labels(5)).unwrap();
+    client.kv_client().put(format!("{lock}1"), "", None).await.unwrap();
+    allocator(&running).allocate(&labels(5), Instant::now() + Duration::from_millis(50)).await.unwrap_err();
     for (name, least) in [
         ("duration_seconds_count{outcome=\"new\"}", 3),
         ("duration_seconds_count{outcome=\"local\"}", 1),

@@ -22,7 +22,7 @@ use meshgate::identity::{ClusterId, ClusterName, MaxConnectedClusters};
 use meshgate::kvstore::{ListWatchOptions, Timing};
 use meshgate::peer::{PeerManager, PeerSettings, PeerTiming, Us};
 use meshgate::telemetry::{ClusterState, ClusterStatus, Metrics, StatusBoard};
-use meshgate::view::{Change, ClusterView, Interner, View, diff};
+use meshgate::view::{Change, ClusterView, HistoryLimits, Interner, View, diff};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -158,7 +158,9 @@ impl Rig {
         settings.timing = timing();
         settings.list_watch = ListWatchOptions { page_size: 2, ..ListWatchOptions::default() };
         change(&mut settings);
-        let view = View::new(WIDTH, settings.us.id);
+        // Nobody comes back here: versions that were replaced are not kept.
+        let none = HistoryLimits { memory: 0, age: Duration::ZERO };
+        let view = View::with_history(WIDTH, settings.us.id, none);
         let board = StatusBoard::default();
         let metrics = Metrics::new(board.clone());
         let subscriber = Subscriber::new(view.clone());

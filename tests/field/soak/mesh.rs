@@ -284,9 +284,7 @@ impl Mesh {
     /// As soon as they are back where they were, or as they are then.
     pub async fn settled_resources(&self, before: &Resources) -> Resources {
         self.resources().await;
-        let back = async || self.resources_now().counts_not_above(before);
-        let _ = timeout(DEADLINE, eventually("they return", DEADLINE * 2, back)).await;
-        self.resources_now()
+        Resources::back_at(before, async || self.resources_now()).await
     }
 
     pub async fn stop(self) {

@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use tokio::time::{Instant, sleep};
+
+use crate::support::DEADLINE;
+
 /// Times from the end of a fault to agreement.
 #[derive(Debug, Default)]
 pub struct Tally(BTreeMap<&'static str, Vec<Duration>>);
@@ -52,8 +56,21 @@ impl Resources {
         Self { tasks, sockets, connections, memory: crate::HEAP.current_usage(), resident: pages * 4096 }
     }
 
+    /// What `now` says as soon as no count is above what it was before; or what it says in the end. An audit or a page under
+    /// way is a task or two for a moment.
+    pub async fn back_at(before: &Self, now: impl AsyncFn() -> Self) -> Self {
+        let end = Instant::now() + DEADLINE;
+        loop {
+            let found = now().await;
+            if found.counts_not_above(before) || Instant::now() >= end {
+                return found;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// All but memory.
-    pub fn counts_not_above(&self, before: &Self) -> bool {
+    fn counts_not_above(&self, before: &Self) -> bool {
         self.tasks <= before.tasks
             && self.connections <= before.connections
             && self.sockets <= before.sockets + SOCKETS_MORE
