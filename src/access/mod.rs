@@ -125,7 +125,10 @@ impl Access {
     /// Whether it has changed since this was last asked of this handle.
     pub fn take_change(&mut self) -> bool {
         let changed = self.0.has_changed().unwrap_or_default();
-        self.0.mark_unchanged();
+        // Not otherwise: what changes between the two would never be told. A grant that is asked for behind this is the newest.
+        if changed {
+            self.0.mark_unchanged();
+        }
         changed
     }
 }

@@ -227,6 +227,13 @@ mod tests {
     }
 
     #[test]
+    fn the_numbers_of_a_cluster_cost_kilobytes() {
+        let pool = pool(1 << 16, (2 << 16) - 1);
+        let bytes: usize = [&pool.available, &pool.leased].iter().map(|bits| size_of_val(&*bits.words)).sum();
+        assert_eq!((pool.available(), bytes), (65_536, 16 << 10));
+    }
+
+    #[test]
     fn a08_ranges_follow_from_the_cluster_id() {
         for (id, width, min, max) in [
             (1, MaxConnectedClusters::C255, 65_536, 131_071),

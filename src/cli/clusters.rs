@@ -8,10 +8,9 @@ use comfy_table::{Attribute, Cell, CellAlignment, Color, Table, presets};
 use serde::Serialize;
 
 use super::block_on;
-use super::connection::Connection;
+use super::connection::{Connection, ask};
 use super::output::{BOLD, DIMMED, Out, RED, Trouble, YELLOW, age, count, rfc3339, until};
 use crate::api::pb;
-use crate::client::{ClientError, connect};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Format {
@@ -40,9 +39,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
 
 async fn show(args: &Args) -> Result<(), Trouble> {
     let options = args.connection.options()?;
-    let mut client = connect(&options).await?;
-    let answer = client.list_clusters(pb::ListClustersRequest {}).await;
-    let clusters = answer.map_err(|status| ClientError::of_status(&options.address, &status))?.into_inner().clusters;
+    let clusters = ask(&options, async |client| client.list_clusters(pb::ListClustersRequest {}).await).await?.clusters;
     let mut out = Out::new();
     match args.output {
         Format::Json => out.json(&clusters.iter().map(ClusterOut::from).collect::<Vec<_>>())?,

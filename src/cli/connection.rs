@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use clap::builder::FalseyValueParser;
+use tonic::{Response, Status};
 
 use super::output::Trouble;
-use crate::client::{ClientOptions, ClientSecurity};
+use crate::client::{ClientError, ClientOptions, ClientSecurity, MeshClient, connect};
 
 /// Where the gateway is, and how to speak to it.
 #[derive(Debug, clap::Args)]
@@ -72,4 +73,14 @@ impl Connection {
         let of = |address: &String| ClientOptions { address: address.clone(), security: security.clone() };
         Ok(self.address.iter().map(of).collect())
     }
+}
+
+/// Asks one gateway one thing.
+pub(super) async fn ask<T>(
+    options: &ClientOptions,
+    question: impl AsyncFnOnce(&mut MeshClient) -> Result<Response<T>, Status>,
+) -> Result<T, ClientError> {
+    let mut client = connect(options).await?;
+    let answer = question(&mut client).await;
+    Ok(answer.map_err(|status| ClientError::of_status(&options.address, &status))?.into_inner())
 }

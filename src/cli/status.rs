@@ -7,11 +7,11 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
 use super::clusters::{ClusterOut, state_name, table};
-use super::connection::Connection;
+use super::connection::{self, Connection};
 use super::output::{BOLD, DIMMED, GREEN, Out, RED, Trouble, YELLOW, age};
 use super::{DIFFERENT, block_on};
 use crate::api::pb;
-use crate::client::{ClientError, ClientOptions, connect};
+use crate::client::{ClientError, ClientOptions};
 
 /// How often it is looked again while something is awaited.
 const POLL: Duration = Duration::from_millis(500);
@@ -90,9 +90,7 @@ async fn show(args: &Args) -> Result<ExitCode, Trouble> {
 }
 
 async fn ask(options: &ClientOptions) -> Result<pb::GetStatusResponse, ClientError> {
-    let mut client = connect(options).await?;
-    let answer = client.get_status(pb::GetStatusRequest {}).await;
-    Ok(answer.map_err(|status| ClientError::of_status(&options.address, &status))?.into_inner())
+    connection::ask(options, async |client| client.get_status(pb::GetStatusRequest {}).await).await
 }
 
 /// Something that is not as it should be.

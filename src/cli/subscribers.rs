@@ -7,10 +7,10 @@ use std::time::SystemTime;
 use serde::Serialize;
 
 use super::block_on;
-use super::connection::Connection;
+use super::connection::{Connection, ask};
 use super::output::{BOLD, DIMMED, Format, Out, Trouble, YELLOW, age, rfc3339};
 use crate::api::pb;
-use crate::client::{ClientError, connect};
+use crate::client::MeshClient;
 
 /// Shows subscribers that acknowledge, and of each cluster whether they have applied what the gateway has.
 #[derive(Debug, clap::Args)]
@@ -29,10 +29,8 @@ pub(super) fn run(args: &Args) -> ExitCode {
 
 async fn show(args: &Args) -> Result<(), Trouble> {
     let options = args.connection.options()?;
-    let mut client = connect(&options).await?;
-    let answer = client.list_subscribers(pb::ListSubscribersRequest {}).await;
-    let answer = answer.map_err(|status| ClientError::of_status(&options.address, &status))?;
-    let subscribers = answer.into_inner().subscribers;
+    let question = async |client: &mut MeshClient| client.list_subscribers(pb::ListSubscribersRequest {}).await;
+    let subscribers = ask(&options, question).await?.subscribers;
     let mut out = Out::new();
     if args.output == Format::Json {
         out.json(&subscribers.iter().map(SubscriberOut::from).collect::<Vec<_>>())?;

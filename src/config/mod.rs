@@ -1,6 +1,6 @@
 //! One validated configuration, from flags, `MESHGATE_*` variables and a YAML file, in this order of precedence.
 //!
-//! Every setting is a row of one table (`settings.rs`), from which flags, variables, keys, help and defaults are made.
+//! Every setting is a row of one table (`settings/`), from which flags, variables, keys, help and defaults are made.
 //! Whatever is wrong is found in one go, and said in one line each: where it was written, what is wrong, what to do.
 
 mod allocating;

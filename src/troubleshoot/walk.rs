@@ -82,11 +82,7 @@ const fn stage_of(stage: kvstore::Stage) -> Stage {
 
 /// One endpoint, by itself.
 async fn connect(config: &EtcdConfig, endpoint: &str, context: &Context, report: &mut PeerReport) -> Option<Session> {
-    let alone = EtcdConfig { endpoints: vec![endpoint.to_owned()], ..config.clone() };
-    // Aliases of the other endpoints' hosts would be of none.
-    let host_of_alone = |host: &String| endpoint.contains(host.as_str());
-    let host_aliases = config.host_aliases.clone().into_iter().filter(|(host, _)| host_of_alone(host)).collect();
-    let connector = Connector::new(EtcdConfig { host_aliases, ..alone }, context.timing.clone());
+    let connector = Connector::new(alone(config, endpoint), context.timing.clone());
     let begun = Mutex::new(vec![]);
     let told = |stage: kvstore::Stage, _: &str| {
         if let Ok(mut begun) = begun.lock() {
@@ -114,6 +110,18 @@ async fn connect(config: &EtcdConfig, endpoint: &str, context: &Context, report:
         report.add(stage, Some(endpoint), outcome, took);
     }
     connected.ok()
+}
+
+/// The configuration of one endpoint. Aliases of the other endpoints' hosts would be of no endpoint's, which is refused.
+fn alone(config: &EtcdConfig, endpoint: &str) -> EtcdConfig {
+    let mut alone = EtcdConfig { endpoints: vec![endpoint.to_owned()], ..config.clone() };
+    for (host, addresses) in std::mem::take(&mut alone.host_aliases) {
+        let with_it = EtcdConfig { host_aliases: [(host.clone(), addresses.clone())].into(), ..alone.clone() };
+        if with_it.check().is_ok() {
+            alone.host_aliases.insert(host, addresses);
+        }
+    }
+    alone
 }
 
 fn found_at(stage: Stage, session: &Session) -> String {
@@ -249,4 +257,21 @@ async fn identities(name: &ClusterName, plan: &Plan, session: &Session, context:
         ),
         hint: "tell that cluster's operators; often two clusters have one ID or one name".to_owned(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_alone_keeps_its_own_aliases() {
+        let yaml = "endpoints: ['https://a.mesh:1', 'https://aa.mesh:1']\ntrusted-ca-file: ca\n\
+                    host-aliases: {a.mesh: [10.0.0.1], aa.mesh: [10.0.0.2]}";
+        let config = EtcdConfig::from_yaml_str(yaml, std::path::Path::new("/")).unwrap();
+        for (endpoint, host) in [("https://a.mesh:1", "a.mesh"), ("https://aa.mesh:1", "aa.mesh")] {
+            let alone = alone(&config, endpoint);
+            assert_eq!(alone.check(), Ok(()));
+            assert_eq!(alone.host_aliases.keys().collect::<Vec<_>>(), [host]);
+        }
+    }
 }

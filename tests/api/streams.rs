@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use prost::Message as _;
+
 use super::*;
 
 #[tokio::test]
@@ -194,5 +196,20 @@ async fn s7_a_change_on_an_idle_stream_waits_for_no_other() {
             assert!(sub.holds(&server.view));
         }
     }
+    server.end().await;
+}
+
+/// However many identities a cluster has: its removal is one small frame.
+#[tokio::test]
+async fn a_removal_is_one_frame_of_constant_size() {
+    let server = Server::start().await;
+    publish(&server, "a", 1, 3);
+    publish(&server, "b", 2, 65_000);
+    let mut sub = server.synced(pb::SubscribeRequest::default()).await;
+    server.view.withdraw(id(2));
+    let frame = sub.next().await;
+    assert!(matches!(&frame, Frame::ClusterRemoved(removed) if removed.cluster == "b"), "{frame:?}");
+    assert!(pb::SubscribeResponse { frame: Some(frame) }.encoded_len() < 100);
+    assert!(sub.holds(&server.view));
     server.end().await;
 }

@@ -4,10 +4,13 @@ use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use meshgate::api::pb;
+use meshgate::client::{ClientOptions, ClientSecurity, connect};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tokio::net::TcpStream;
 
 use super::{SOON, flags, page};
 use crate::support::{CertSpec, Pki, eventually};
@@ -22,8 +25,13 @@ fn nobody(dir: &Path) -> PathBuf {
 
 pub(super) fn command(args: &[String]) -> Command {
     // With the limit on open files that processes have by default.
+    limited("ulimit -S -n 1024", args)
+}
+
+/// The same with limits of another kind.
+fn limited(limits: &str, args: &[String]) -> Command {
     let mut command = Command::new("sh");
-    command.args(["-c", "ulimit -S -n 1024; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_meshgate")]);
+    command.args(["-c", &format!("{limits}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_meshgate")]);
     command.arg("run").args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("MESHGATE_")) {
         command.env_remove(name);
@@ -126,7 +134,11 @@ pub(super) struct Process {
 impl Process {
     /// Starts it and waits until it listens.
     pub fn start(args: &[String]) -> Self {
-        let mut child = command(args).arg("--log-format=json").spawn().unwrap();
+        Self::of(command(args))
+    }
+
+    fn of(mut command: Command) -> Self {
+        let mut child = command.arg("--log-format=json").spawn().unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
         let [grpc, http] = loop {
@@ -187,4 +199,29 @@ async fn without_its_store_it_lives_and_a_signal_ends_it_with_0() {
         assert_eq!(process.exit_code().await, 0);
         assert!(begin.elapsed() < SOON, "within the grace and a bit");
     }
+}
+
+/// It has no descriptor left for anybody; whoever comes when some are free again is served at once.
+#[tokio::test]
+async fn t4_a_gateway_without_descriptors_gets_over_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut process = Process::of(limited("ulimit -n 48", &flags(&nobody(dir.path()), &[])));
+    let options = ClientOptions { address: process.grpc.to_string(), security: ClientSecurity::Plaintext };
+    let served = async || {
+        let begin = Instant::now();
+        let list = connect(&options).await.unwrap().list_clusters(pb::ListClustersRequest {}).await;
+        list.is_ok() && begin.elapsed() < Duration::from_secs(1)
+    };
+    assert!(served().await);
+    let used = || std::fs::read_dir(format!("/proc/{}/fd", process.child.id())).unwrap().count();
+    let mut silent = Vec::new();
+    for _ in 0..100 {
+        silent.push(TcpStream::connect(process.grpc).await.unwrap());
+    }
+    eventually("there is none left", SOON, async || used() >= 48).await;
+    drop(silent);
+    eventually("it is served again", SOON, async || served().await).await;
+    assert!(served().await, "and within a second");
+    process.signal(Signal::SIGTERM);
+    assert_eq!(process.exit_code().await, 0);
 }

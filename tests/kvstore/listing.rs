@@ -101,12 +101,12 @@ async fn r04_a_paused_consumer_gets_over_a_cut() {
     let pki = Pki::temporary().unwrap();
     let etcd = etcd(&pki, "alpha").await;
     let client = etcd.client();
-    fill(&client, 0, 3_000, "x").await;
+    fill(&client, 0, 50_000, "x").await;
     let proxy = Proxy::to(etcd.port()).await;
     let connector = Connector::new(through(etcd.config(), proxy.port()), timing());
-    let mut copy = Copy::paged(100);
+    let mut copy = Copy::paged(500);
     let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
-    for _ in 0..30 {
+    for _ in 0..100 {
         let session = super::session_of(&connector).await;
         copy.until(&session, Seen::Page).await;
         proxy.cut();

@@ -4,6 +4,7 @@ use meshgate::telemetry::ClusterState;
 
 use super::{DEADLINE, Rig, Store, Told};
 use crate::support::fill::Cluster;
+use crate::support::proxy::{Direction, Proxy};
 use crate::support::{Pki, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -53,32 +54,61 @@ async fn p06_impossible_ids_are_refused_with_their_reason_and_recover() {
     rig.stop().await;
 }
 
+/// When the one who takes the ID appears.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taker {
+    /// While the other one has it.
+    Before,
+    /// While the other one's etcd is stalled, and nobody can know that it moves.
+    DuringStall,
+    /// When the other one has moved.
+    Behind,
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn r13_a_peer_moves_to_another_id_and_another_peer_takes_the_old_one() {
     let pki = Pki::temporary().unwrap();
-    let mut a = Store::new(&pki, "a", 3, &["one", "two"]).await;
-    let b = Store::new(&pki, "b", 3, &["three"]).await;
-    let rig = Rig::start();
-    rig.write("a", &a.yaml());
-    rig.until_state("a", ClusterState::Synced).await;
-    rig.write("b", &b.yaml());
-    rig.until_refused("b", "cluster-id-taken").await;
-
-    // A moves: its identities are numbered anew, then it says so.
-    a.cluster.id = 4;
-    a.put_app(1, "one").await;
-    a.announce().await;
-    rig.until_shown(4, &a.contents(&[(1, "one")])).await;
-    rig.until_shown(3, &b.contents(&[(1, "three")])).await;
-    assert_eq!(rig.status("a").unwrap().cluster_id, 4);
-    let log = rig.subscriber.log().await;
-    let at = |wanted: &dyn Fn(&Told) -> bool| log.iter().position(wanted).unwrap();
-    let old = 3 << 16;
-    let gone = |n: u32| move |told: &Told| *told == Told::Removed("a".into(), old + n);
-    let drained = at(&gone(1)).max(at(&gone(2)));
-    assert!(drained < at(&|told| matches!(told, Told::Upserted(name, ..) if name == "b")), "{log:?}");
-    assert!(drained < at(&|told| matches!(told, Told::Upserted(_, number, _) if number >> 16 == 4)), "{log:?}");
-    rig.stop().await;
+    for taker in [Taker::Before, Taker::DuringStall, Taker::Behind] {
+        let mut a = Store::new(&pki, "a", 3, &["one", "two"]).await;
+        let b = Store::new(&pki, "b", 3, &["three"]).await;
+        let proxy = Proxy::to(a.etcd.port()).await;
+        let rig = Rig::start();
+        rig.write("a", &a.yaml_through(proxy.port()));
+        rig.until_state("a", ClusterState::Synced).await;
+        if taker == Taker::Before {
+            rig.write("b", &b.yaml());
+            rig.until_refused("b", "cluster-id-taken").await;
+        }
+        if taker == Taker::DuringStall {
+            proxy.stall(Direction::ToClient);
+        }
+        // A moves: its identities are numbered anew, then it says so.
+        a.cluster.id = 4;
+        a.put_app(1, "one").await;
+        a.announce().await;
+        if taker == Taker::DuringStall {
+            rig.write("b", &b.yaml());
+            rig.until_refused("b", "cluster-id-taken").await;
+            assert_eq!(rig.shown(3).len(), 2, "what is known of a stays its own");
+            proxy.flow();
+        }
+        rig.until_shown(4, &a.contents(&[(1, "one")])).await;
+        if taker == Taker::Behind {
+            rig.write("b", &b.yaml());
+        }
+        rig.until_shown(3, &b.contents(&[(1, "three")])).await;
+        assert_eq!(rig.status("a").unwrap().cluster_id, 4);
+        let log = rig.subscriber.log().await;
+        let at = |wanted: &dyn Fn(&Told) -> bool| log.iter().position(wanted).unwrap();
+        let old = 3 << 16;
+        let gone = |n: u32| move |told: &Told| *told == Told::Removed("a".into(), old + n);
+        let drained = at(&gone(1)).max(at(&gone(2)));
+        let of_b = |told: &Told| matches!(told, Told::Upserted(name, ..) if name == "b");
+        assert!(drained < at(&of_b), "{taker:?}: {log:?}");
+        let renumbered = |told: &Told| matches!(told, Told::Upserted(_, number, _) if number >> 16 == 4);
+        assert!(drained < at(&renumbered), "{taker:?}: {log:?}");
+        rig.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use meshgate::telemetry::ClusterState;
 
 use super::{DEADLINE, Rig, Store, Told, mount};
+use crate::support::fill::Cluster;
 use crate::support::proxy::Proxy;
 use crate::support::{Pki, eventually};
 
@@ -147,6 +148,32 @@ async fn r11_an_etcd_that_starts_empty_means_nothing_until_its_canary_is_there()
     store.announce().await;
     rig.until_shown(2, &store.contents(&[(1, "a"), (3, "c")])).await;
     assert_eq!(rig.subscriber.log().await, [Told::Removed("blue".into(), store.number(2))]);
+    rig.stop().await;
+}
+
+/// A peer that has no canaries: the end of the list is all there is to go by.
+#[tokio::test(flavor = "multi_thread")]
+async fn r11_without_canaries_the_end_of_the_list_counts() {
+    let pki = Pki::temporary().unwrap();
+    let cluster = Cluster { synced_canaries: false, ..Cluster::new("blue", 2) };
+    let mut store = Store::empty(&pki, cluster).await;
+    let config = store.cluster.config_json();
+    for (n, app) in [(1, "a"), (2, "b"), (3, "c")] {
+        store.put_app(n, app).await;
+    }
+    store.put(&store.cluster.config_key(), config.clone()).await;
+    let rig = Rig::start();
+    rig.write("blue", &store.yaml());
+    rig.until_shown(2, &store.contents(&[(1, "a"), (2, "b"), (3, "c")])).await;
+    rig.subscriber.clear().await;
+    store.etcd.recreate().await.unwrap();
+    // Without its configuration it is not listed; then what is there counts.
+    store.put_app(1, "a").await;
+    store.put(&store.cluster.config_key(), config).await;
+    rig.until_shown(2, &store.contents(&[(1, "a")])).await;
+    let mut log = rig.subscriber.log().await;
+    log.sort_by_key(|told| format!("{told:?}"));
+    assert_eq!(log, [2, 3].map(|n| Told::Removed("blue".into(), store.number(n))));
     rig.stop().await;
 }
 
